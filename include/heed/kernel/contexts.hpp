@@ -1,0 +1,52 @@
+// What a stage is told when its plan and its rows are made.
+#pragma once
+
+#include "heed/parallel.hpp"
+#include "heed/problem.hpp"
+#include "heed/workspace.hpp"
+
+namespace heed::inline HEED_ABI {
+
+// The caller's tensors: q [B, T, Hq, D], k [B, S, Hkv, D], v [B, S, Hkv, Dv].
+template <class T>
+struct call_inputs {
+  tensor_view<const T, 4> q, k, v;
+};
+
+// plan(context): one call, one sequence. Memory taken from `memory` lives as long as the plan.
+template <class T, class Arch>
+struct plan_context {
+  using value_type = T;
+  using arch = Arch;
+  const heed::problem& problem;
+  const heed::sequence& sequence;
+  const heed::mask& mask;
+  const call_inputs<T>& inputs;
+  workspace& memory;
+};
+
+// rows(context): rows [row, row + count) of the sequence (halo rows included) of query heads
+// [head, head + heads). Memory taken from `memory` lives as long as the rows. One column more than
+// the newest key that any of these rows sees is `newest`: the sweep starts there and goes to older
+// keys; panels hold at most `panel` keys.
+template <class T, class Arch>
+struct rows_context {
+  using value_type = T;
+  using arch = Arch;
+  const heed::problem& problem;
+  const heed::sequence& sequence;
+  const call_inputs<T>& inputs;
+  index head, heads;
+  index row, count;
+  index newest;
+  index panel;
+  workspace& memory;
+
+  // Query `r` of head `g` as the caller gave it: element d at data[d * stride].
+  const T* query(index g, index r, index& stride) const noexcept {
+    stride = inputs.q.stride(3);
+    return inputs.q.pointer(sequence.batch, sequence.first_query + row + r, head + g, index{0});
+  }
+};
+
+}  // namespace heed::inline HEED_ABI

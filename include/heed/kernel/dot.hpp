@@ -1,0 +1,180 @@
+// The plain dot product as a source of scores, and with it the contract of place scores.
+//
+// A stage of place scores replaces it. It offers source(source_context, loader) -> Source:
+//
+//   Source, one per sequence and run of key/value heads:
+//     bytes()                          memory it will take
+//     take(workspace&)                 takes it
+//     tasks(), prepare(task, scratch)  packs or transforms the keys; tasks run in parallel
+//     panel_begin(newest, panel)       where the panel that ends at `newest` begins
+//     rows(rows_context, T* queries)   for one row block; queries [heads][count][D], scaled
+//   its Rows:
+//     enter(key_begin, key_end)        once per panel
+//     scores(panel, g, bias)           writes q.k for rows [begin, end) and columns [first, last)
+//                                      of head g, plus bias[c - first] unless bias is null
+//     advance(key_begin, key_end)      the sweep leaves these columns
+#pragma once
+
+#include "heed/kernel/pack.hpp"
+#include "heed/kernel/pipeline.hpp"
+#include "heed/kernel/tile.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// Copies keys of one head into rows [n][ld] and lets the input stages transform them.
+template <class T, class Arch, class... Stages>
+struct key_loader {
+  const plan_context<T, Arch>& context;
+  const std::tuple<Stages...>& stages;
+  const std::tuple<plan_of<Stages, T, Arch>...>& plans;
+
+  // Whether the caller's keys go through unchanged.
+  static constexpr bool plain = (!has_hook<Stages>(hook::keys) && ...);
+
+  const T* raw(index kv_head, index key) const noexcept {
+    const sequence& s = context.sequence;
+    return context.inputs.k.pointer(s.batch, s.first_key + key, kv_head, index{0});
+  }
+  void load(index kv_head, index from, index to, T* rows, index ld) const {
+    const auto& k = context.inputs.k;
+    copy_rows<Arch>(raw(kv_head, from), k.stride(1), k.stride(3), to - from, context.problem.D,
+                    rows, ld);
+    for_each_pair(stages, plans, [&](const auto& stage, const auto& plan) {
+      if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::keys)) {
+        if (is_active(stage)) plan.keys(kv_head, from, to, rows, ld);
+      }
+    });
+  }
+};
+
+template <class T, class Arch>
+struct source_context {
+  const plan_context<T, Arch>& plan;
+  index kv_head, kv_heads;  // key/value heads [kv_head, kv_head + kv_heads)
+  bool once;                // every key panel will be asked for once only
+};
+
+template <class T, class Arch, class Loader>
+class dot_source {
+ public:
+  static constexpr index strip = strip_width<T, Arch>;
+  static constexpr index keys_per_task = 4 * strip;
+
+  dot_source(const source_context<T, Arch>& context, const Loader& loader)
+      : loader_(&loader),
+        D_(context.plan.problem.D),
+        S_(context.plan.sequence.S),
+        kv_head_(context.kv_head),
+        kv_heads_(context.kv_heads),
+        group_(context.plan.problem.group()),
+        lazy_(context.once) {}
+
+  std::size_t bytes() const noexcept {
+    return lazy_ ? 0 : static_cast<std::size_t>(kv_heads_ * head_size()) * sizeof(T);
+  }
+  void take(workspace& memory) {
+    if (!lazy_) packed_ = memory.take<T>(kv_heads_ * head_size());
+  }
+  index tasks() const noexcept { return lazy_ ? 0 : kv_heads_ * tasks_per_head(); }
+  void prepare(index task, workspace& scratch) const {
+    const index head = task / tasks_per_head();
+    const index from = task % tasks_per_head() * keys_per_task;
+    const index to = std::min(S_, from + keys_per_task);
+    pack(head, from, to, packed_ + head * head_size() + from * D_, scratch);
+  }
+  static index panel_begin(index newest, index panel) noexcept {
+    return (newest - 1) / panel * panel;
+  }
+
+  class rows_type {
+   public:
+    void enter(index key_begin, index key_end) {
+      if (!source_->lazy_) return;
+      first_ = key_begin / strip * strip;
+      for (index head = 0; head < kv_count_; ++head) {
+        source_->pack(kv_first_ + head, first_, key_end, window_ + head * window_size_, *scratch_);
+      }
+    }
+    void scores(const panel<T, Arch>& p, index g, const T* bias) const {
+      const index kv = (p.head + g) / source_->group_ - source_->kv_head_;
+      const index D = source_->D_;
+      const T* keys = source_->lazy_ ? window_ + (kv - kv_first_) * window_size_
+                                     : source_->packed_ + kv * source_->head_size();
+      const T* queries = queries_ + (g * count_ + p.begin) * D;
+      for (index c = p.first; c < p.last;) {
+        const index key = p.key(c) - (source_->lazy_ ? first_ : 0);
+        const index within = key % strip;
+        const index n = std::min(strip - within, p.last - c);
+        product<Arch>(queries, D, keys + (key - within) * D + within, strip, p.line(g, p.begin) + c,
+                      p.row_stride, p.end - p.begin, n, D,
+                      bias == nullptr ? start::zero : start::row_bias,
+                      bias == nullptr ? nullptr : bias + (c - p.first));
+        c += n;
+      }
+    }
+    void advance(index, index) const noexcept {}
+
+   private:
+    friend dot_source;
+    const dot_source* source_ = nullptr;
+    const T* queries_ = nullptr;
+    index count_ = 0;
+    // Lazily packed keys of the panel at hand.
+    index kv_first_ = 0, kv_count_ = 0, first_ = 0, window_size_ = 0;
+    T* window_ = nullptr;
+    workspace* scratch_ = nullptr;
+  };
+
+  rows_type rows(const rows_context<T, Arch>& context, T* queries) const {
+    rows_type r;
+    r.source_ = this;
+    r.queries_ = queries;
+    r.count_ = context.count;
+    if (lazy_) {
+      r.kv_first_ = context.head / group_ - kv_head_;
+      r.kv_count_ = (context.head + context.heads - 1) / group_ - kv_head_ - r.kv_first_ + 1;
+      r.window_size_ = packed_size<T, Arch>(context.panel + 2 * strip, D_);
+      r.window_ = context.memory.template take<T>(r.kv_count_ * r.window_size_);
+      r.scratch_ = &context.memory;
+    }
+    return r;
+  }
+
+ private:
+  index head_size() const noexcept { return packed_size<T, Arch>(S_, D_); }
+  index tasks_per_head() const noexcept {
+    return std::max<index>(1, (S_ + keys_per_task - 1) / keys_per_task);
+  }
+  void pack(index head, index from, index to, T* packed, workspace& scratch) const {
+    if (from >= to) return;
+    if constexpr (Loader::plain) {
+      const auto& k = loader_->context.inputs.k;
+      pack_columns<Arch>(loader_->raw(kv_head_ + head, from), k.stride(1), k.stride(3), to - from,
+                         D_, packed);
+    } else {
+      const auto mark = scratch.mark();
+      T* rows = scratch.take<T>((to - from) * D_);
+      loader_->load(kv_head_ + head, from, to, rows, D_);
+      pack_columns<Arch>(rows, D_, index{1}, to - from, D_, packed);
+      scratch.rewind(mark);
+    }
+  }
+
+  const Loader* loader_;
+  index D_, S_, kv_head_, kv_heads_, group_;
+  bool lazy_;
+  T* packed_ = nullptr;
+};
+
+// What the sweep uses when no mechanism of place scores is listed.
+struct dot {
+  static constexpr place where = place::scores;
+  static constexpr hook hooks = hook::none;
+
+  template <class T, class Arch, class Loader>
+  auto source(const source_context<T, Arch>& context, const Loader& loader) const {
+    return dot_source<T, Arch, Loader>(context, loader);
+  }
+};
+
+}  // namespace heed::inline HEED_ABI::kernel

@@ -1,0 +1,66 @@
+// Copies into the layouts that the product reads: transposed strips of keys, padded rows.
+#pragma once
+
+#include "heed/kernel/tile.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// Elements that pack_columns writes for n keys.
+template <class Arch, class T>
+constexpr index packed_columns_size(index n, index depth) {
+  return round_up(n, strip_width<T, Arch>) * depth;
+}
+
+// Keys as columns: strip s holds keys [s * strip_width, ...) as [depth][strip_width], so that
+// element d of key j stands at (s * depth + d) * strip_width + j % strip_width. The last strip is
+// padded with zeros. keys: [n x depth] with row stride row_stride and element stride
+// element_stride. Each strip is a B of product(), with ldb = strip_width.
+template <class Arch, class T>
+inline void pack_columns(const T* keys, index row_stride, index element_stride, index n,
+                         index depth, T* packed) {
+  constexpr index w = strip_width<T, Arch>;
+  constexpr index block = 16;  // a cache line of floats at a time
+  for (index first = 0; first < n; first += w, packed += w * depth) {
+    const index used = n - first < w ? n - first : w;
+    for (index d0 = 0; d0 < depth; d0 += block) {
+      const index d1 = d0 + block < depth ? d0 + block : depth;
+      for (index j = 0; j < used; ++j) {
+        const T* key = keys + (first + j) * row_stride;
+        for (index d = d0; d < d1; ++d) packed[d * w + j] = key[d * element_stride];
+      }
+      for (index d = d0; d < d1; ++d) {
+        for (index j = used; j < w; ++j) packed[d * w + j] = T(0);
+      }
+    }
+  }
+}
+
+// The reverse of pack_columns: rows[j * row_stride + d] for n keys.
+template <class Arch, class T>
+inline void unpack_columns(const T* packed, index n, index depth, T* rows, index row_stride) {
+  constexpr index w = strip_width<T, Arch>;
+  for (index j = 0; j < n; ++j) {
+    const T* column = packed + j / w * w * depth + j % w;
+    for (index d = 0; d < depth; ++d) rows[j * row_stride + d] = column[d * w];
+  }
+}
+
+// to[r * ldt + c] = scale * from[r * row_stride + c * element_stride]; columns from cols to ldt
+// become 0.
+template <class Arch, class T>
+inline void copy_rows(const T* from, index row_stride, index element_stride, index rows, index cols,
+                      T* to, index ldt, T scale = T(1)) {
+  constexpr index w = width<T, Arch>;
+  for (index r = 0; r < rows; ++r, from += row_stride, to += ldt) {
+    index c = 0;
+    if (element_stride == 1) {
+      for (; c + w <= cols; c += w) {
+        store_vec<Arch>(to + c, load_vec<Arch>(from + c) * vec<T, Arch>(scale));
+      }
+    }
+    for (; c < cols; ++c) to[c] = from[c * element_stride] * scale;
+    for (; c < ldt; ++c) to[c] = T(0);
+  }
+}
+
+}  // namespace heed::inline HEED_ABI::kernel

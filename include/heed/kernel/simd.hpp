@@ -1,0 +1,128 @@
+// The only file that knows which xsimd this is. Everything that touches a vector takes the
+// architecture as a template parameter, so that two translation units built for different
+// instruction sets never share a function.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <xsimd/xsimd.hpp>
+
+#include "heed/config.hpp"
+
+#if defined(__GNUC__) || defined(__clang__)
+#define HEED_INLINE inline __attribute__((always_inline))
+#define HEED_INLINE_LAMBDA __attribute__((always_inline))
+#define HEED_NOINLINE __attribute__((noinline))
+#else
+#define HEED_INLINE inline
+#define HEED_INLINE_LAMBDA
+#define HEED_NOINLINE
+#endif
+
+namespace heed::inline HEED_ABI::kernel {
+
+using default_arch = xsimd::default_arch;
+
+template <class T, class Arch>
+using vec = xsimd::batch<T, Arch>;
+
+// Elements in one vector.
+template <class T, class Arch>
+inline constexpr index width = static_cast<index>(vec<T, Arch>::size);
+
+// Whether the instruction set fuses multiply and add with one rounding.
+template <class Arch>
+inline constexpr bool has_fma =
+    std::is_base_of_v<xsimd::avx512f, Arch> || std::is_base_of_v<xsimd::neon64, Arch> ||
+    std::is_base_of_v<xsimd::fma3<xsimd::avx2>, Arch> ||
+    std::is_base_of_v<xsimd::fma3<xsimd::avx>, Arch> ||
+    std::is_base_of_v<xsimd::fma3<xsimd::sse4_2>, Arch>;
+
+// 32 vector registers instead of 16.
+template <class Arch>
+inline constexpr bool has_32_registers =
+    std::is_base_of_v<xsimd::avx512f, Arch> || std::is_base_of_v<xsimd::neon64, Arch>;
+
+constexpr index round_up(index n, index step) {
+  return (n + step - 1) / step * step;
+}
+
+// f(0), f(1) ... f(N - 1), each with its number as a compile-time constant: unrolled at any
+// optimisation level, so that arrays of vectors live in registers.
+template <int N, class F>
+HEED_INLINE void unroll(F&& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) HEED_INLINE_LAMBDA {
+    (f(std::integral_constant<int, I>{}), ...);
+  }
+  (std::make_integer_sequence<int, N>{});
+}
+
+template <class Arch, class T>
+HEED_INLINE vec<T, Arch> load_vec(const T* p) {
+  return vec<T, Arch>::load_unaligned(p);
+}
+template <class Arch, class T>
+HEED_INLINE void store_vec(T* p, const vec<T, Arch>& v) {
+  v.store_unaligned(p);
+}
+
+// xsimd's min and max, out of reach of function-like macros of the same names.
+// NaN in either argument: unspecified which argument is returned.
+template <class T, class Arch>
+HEED_INLINE vec<T, Arch> larger(const vec<T, Arch>& a, const vec<T, Arch>& b) {
+  return (xsimd::max)(a, b);
+}
+template <class T, class Arch>
+HEED_INLINE vec<T, Arch> smaller(const vec<T, Arch>& a, const vec<T, Arch>& b) {
+  return (xsimd::min)(a, b);
+}
+
+// Signed integer of the same size.
+template <class T>
+using integer_of = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+
+// The same bits as another type. xsimd up to 8 names the target vector, later ones its element.
+template <class To, class T, class Arch>
+HEED_INLINE vec<To, Arch> bits_as(const vec<T, Arch>& v) {
+  if constexpr (requires {
+                  { xsimd::bitwise_cast<To>(v) } -> std::same_as<vec<To, Arch>>;
+                }) {
+    return xsimd::bitwise_cast<To>(v);
+  } else {
+    return xsimd::bitwise_cast<vec<To, Arch>>(v);
+  }
+}
+
+// Sum and largest of the lanes, in lane order, for the ends of rows.
+template <class T, class Arch>
+inline T sum_lanes(const vec<T, Arch>& v) {
+  T lanes[vec<T, Arch>::size];
+  v.store_unaligned(lanes);
+  for (std::size_t half = vec<T, Arch>::size / 2; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+// NaN when any lane is NaN.
+template <class T, class Arch>
+inline T largest_lane(const vec<T, Arch>& v) {
+  T lanes[vec<T, Arch>::size];
+  v.store_unaligned(lanes);
+  T best = lanes[0];
+  for (std::size_t i = 1; i < vec<T, Arch>::size; ++i) {
+    if (!(lanes[i] <= best)) best = best == best ? lanes[i] : best;
+  }
+  return best;
+}
+
+template <class Arch, class T>
+HEED_INLINE vec<T, Arch> lane_numbers() {
+  alignas(64) T lanes[vec<T, Arch>::size];
+  for (std::size_t i = 0; i < vec<T, Arch>::size; ++i) lanes[i] = static_cast<T>(i);
+  return vec<T, Arch>::load_aligned(lanes);
+}
+
+}  // namespace heed::inline HEED_ABI::kernel

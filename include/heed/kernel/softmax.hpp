@@ -1,0 +1,210 @@
+// The online softmax on a strip of rows, with a maximum that is only raised when it has to be.
+#pragma once
+
+#include <cmath>
+
+#include "heed/kernel/math.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// What a strip of rows carries from one panel of keys to the next. A row stands for
+// sum e^max over its keys, so far: log-sum-exp = max + log(sum of its partial sums).
+template <class T>
+struct softmax_rows {
+  T* max;  // [rows] the reference of each row, natural log; -inf before the first key
+  T* sum;  // [rows][width] partial sums of e^(x - max), one per lane
+  T* out;  // [rows x dv] sum of e^(x - max) v, with row stride ldo; rescaled with max
+  index ldo;
+  index dv;
+
+  softmax_rows from_row(index row, index lanes) const {
+    return {max + row, sum + row * lanes, out + row * ldo, ldo, dv};
+  }
+};
+
+// The state before the first key.
+template <class Arch, class T>
+inline void softmax_begin(index rows, const softmax_rows<T>& state) {
+  constexpr index w = width<T, Arch>;
+  for (index r = 0; r < rows; ++r) {
+    state.max[r] = -std::numeric_limits<T>::infinity();
+    for (index i = 0; i < w; ++i) state.sum[r * w + i] = T(0);
+    for (index i = 0; i < state.dv; ++i) state.out[r * state.ldo + i] = T(0);
+  }
+}
+
+// How softmax_strip takes its exponentials. A row's maximum is a whole number of octaves, m = M ln
+// 2, so that one fused step rounds x log2(e) - M and the reduction needs no subtraction of m.
+template <class T, class Arch>
+struct octaves {
+  using c = exp_constants<T>;
+  using v = vec<T, Arch>;
+  static constexpr bool one_step = has_fma<Arch> && sizeof(T) == 4;
+  // Rows beyond this take differences first: M would not fit, or M ln 2 not be exact enough.
+  static constexpr T limit = sizeof(T) == 8 ? T(1 << 18) : has_fma<Arch> ? T(1 << 20) : T(1 << 13);
+  // Adding it leaves a biased exponent in the low bits.
+  static constexpr T magic = c::round_magic + T(c::exponent_bias);
+  // e^x below this, relative to the row's maximum, reads as 0: the edge of the normal numbers.
+  static constexpr T depth = sizeof(T) == 4 ? T(87.33) : T(708.3);
+  // The row maximum is raised when a logit exceeds it by more than a factor of 2^8.
+  static constexpr T slack = T(8) * c::ln2;
+
+  static bool near(T m) { return m >= -limit && m <= limit; }
+  static T whole(T m) { return (m * c::log2_e + c::round_magic) - c::round_magic; }
+
+  v shift, cut;
+  explicit octaves(T m) : shift(magic - (near(m) ? whole(m) : T(0))), cut(m - depth) {}
+
+  HEED_INLINE v operator()(const v& x) const {
+    const v shifted = xsimd::fma(x, v(c::log2_e), shift);
+    const v n = shifted - shift;
+    v r;
+    if constexpr (one_step) {
+      r = xsimd::fma(n, v(-c::ln2), x);
+    } else {
+      r = reduce_by_ln2<Arch>(x, n);
+    }
+    const v p = horner<Arch>(r, c::short_series);
+    const v power = bits_as<T>(bits_as<integer_of<T>>(shifted) << c::mantissa_bits);
+    return xsimd::select(x < cut, v(T(0)), p * power);
+  }
+};
+
+// e^x of one number.
+template <class Arch, class T>
+inline T exp_of(T x) {
+  T lanes[vec<T, Arch>::size];
+  exp<Arch>(vec<T, Arch>(x)).store_unaligned(lanes);
+  return lanes[0];
+}
+
+template <class Arch, class T>
+HEED_NOINLINE void scale_row(T* row, index n, T factor) {
+  constexpr index w = width<T, Arch>;
+  index i = 0;
+  for (; i + w <= n; i += w)
+    store_vec<Arch>(row + i, load_vec<Arch>(row + i) * vec<T, Arch>(factor));
+  for (; i < n; ++i) row[i] *= factor;
+}
+
+// Raises the maximum of row r to that of x[0, cols) and rescales what the row has gathered. A row
+// that meets NaN or +inf becomes NaN as a whole, and its maximum too. cols is a multiple of width.
+template <class Arch, class T>
+HEED_NOINLINE void raise_max(const T* x, index cols, index r, const softmax_rows<T>& state) {
+  using o = octaves<T, Arch>;
+  constexpr index w = width<T, Arch>;
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const T old = state.max[r];
+  T top = old;
+  for (index c = 0; c < cols; c += w) {
+    const T m = largest_lane(load_vec<Arch>(x + c));
+    if (!(m <= top)) top = m;
+    if (!(top < infinity)) break;
+  }
+  T factor;
+  if (!(top < infinity)) {
+    top = factor = std::numeric_limits<T>::quiet_NaN();
+  } else if (o::near(top)) {
+    const T octave = o::whole(top);
+    top = octave * exp_constants<T>::ln2;
+    factor = o::near(old) ? exp_of<Arch>((o::whole(old) - octave) * exp_constants<T>::ln2) : T(0);
+  } else {
+    factor = exp_of<Arch>(old - top);
+  }
+  state.max[r] = top;
+  if (old == -infinity && factor == factor) return;
+  scale_row<Arch>(state.sum + r * w, w, factor);
+  scale_row<Arch>(state.out + r * state.ldo, state.dv, factor);
+}
+
+// A row whose maximum is too large for whole octaves, or NaN.
+template <class Arch, class T>
+HEED_NOINLINE void softmax_far_row(T* x, index cols, T m, T* sum) {
+  constexpr index w = width<T, Arch>;
+  vec<T, Arch> total = load_vec<Arch>(sum);
+  for (index c = 0; c < cols; c += w) {
+    const vec<T, Arch> p = exp<Arch>(load_vec<Arch>(x + c) - vec<T, Arch>(m));
+    store_vec<Arch>(x + c, p);
+    total += p;
+  }
+  store_vec<Arch>(sum, total);
+}
+
+// One panel of logits, [rows x cols] with row stride ld, becomes e^(x - max) in place, and the
+// rows' sums grow by it. x are natural-log logits, -inf where nothing is visible: those become
+// exactly 0. Columns from cols to round_up(cols, width) are overwritten with 0. Where a logit
+// exceeds a row's maximum by more than 8 ln 2, the maximum is raised first and the row's sum and
+// out are rescaled. A row that has seen only -inf keeps max = -inf and sum = 0. A row with a NaN
+// or +inf ends as NaN in its sum and, once these probabilities are multiplied by values, in out.
+template <class Arch, class T>
+inline void softmax_strip(T* logits, index ld, index rows, index cols,
+                          const softmax_rows<T>& state) {
+  using v = vec<T, Arch>;
+  using o = octaves<T, Arch>;
+  constexpr index w = width<T, Arch>;
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const index padded = round_up(cols, w);
+  if (padded == 0) return;
+  for (index r = 0; r < rows; ++r) {
+    T* x = logits + r * ld;
+    for (index c = cols; c < padded; ++c) x[c] = -infinity;
+    v top = load_vec<Arch>(x);
+    for (index c = w; c < padded; c += w) top = larger(top, load_vec<Arch>(x + c));
+    if (!xsimd::all(top <= v(state.max[r] + o::slack))) raise_max<Arch>(x, padded, r, state);
+    const T m = state.max[r];
+    if (!o::near(m) && m != -infinity) {
+      softmax_far_row<Arch>(x, padded, m, state.sum + r * w);
+      continue;
+    }
+    const o exponential(m == -infinity ? T(0) : m);
+    v total = load_vec<Arch>(state.sum + r * w);
+    for (index c = 0; c < padded; c += w) {
+      const v p = exponential(load_vec<Arch>(x + c));
+      store_vec<Arch>(x + c, p);
+      total += p;
+    }
+    store_vec<Arch>(state.sum + r * w, total);
+  }
+}
+
+// The second sweep of stages after softmax: x becomes e^(x - lse[row]) in place, with lse the final
+// log-sum-exp of the row. 0 where x or lse is -inf, and in columns from cols to
+// round_up(cols, width).
+template <class Arch, class T>
+inline void exp_strip(T* logits, index ld, index rows, index cols, const T* lse) {
+  using v = vec<T, Arch>;
+  constexpr index w = width<T, Arch>;
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const index padded = round_up(cols, w);
+  for (index r = 0; r < rows; ++r) {
+    T* x = logits + r * ld;
+    for (index c = cols; c < padded; ++c) x[c] = -infinity;
+    const v reference(lse[r] == -infinity ? T(0) : lse[r]);
+    for (index c = 0; c < padded; c += w) {
+      store_vec<Arch>(x + c, exp_negative<Arch>(load_vec<Arch>(x + c) - reference));
+    }
+  }
+}
+
+// The sum of row r.
+template <class Arch, class T>
+inline T reduce_sum(index r, const softmax_rows<T>& state) {
+  return sum_lanes(load_vec<Arch>(state.sum + r * width<T, Arch>));
+}
+
+// Divides out by the row's sum and returns its log-sum-exp. sink is one more logit that only the
+// sum sees. A row without any key: out 0 and the log-sum-exp is the sink, -inf without one.
+template <class Arch, class T>
+inline T finish_row(index r, const softmax_rows<T>& state,
+                    T sink = -std::numeric_limits<T>::infinity()) {
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const T m = state.max[r];
+  if (m == -infinity && sink == -infinity && reduce_sum<Arch>(r, state) == T(0)) return -infinity;
+  const T top = sink > m ? sink : m;
+  const T share = exp_of<Arch>(m - top);
+  const T total = reduce_sum<Arch>(r, state) * share + exp_of<Arch>(sink - top);
+  scale_row<Arch>(state.out + r * state.ldo, state.dv, share / total);
+  return top + std::log(total);
+}
+
+}  // namespace heed::inline HEED_ABI::kernel

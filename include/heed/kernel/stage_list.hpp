@@ -1,0 +1,96 @@
+// The stages of one call by place, and what follows from their geometries.
+#pragma once
+
+#include <numeric>
+
+#include "heed/kernel/dot.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// The one stage of place scores, or the plain dot product.
+template <class... Stages>
+constexpr auto score_stage(const std::tuple<Stages...>& listed) {
+  static_assert(sizeof...(Stages) <= 1,
+                "heed: at most one mechanism of place scores can be in the list");
+  if constexpr (sizeof...(Stages) == 0) {
+    return dot{};
+  } else {
+    return std::get<0>(listed);
+  }
+}
+
+// Rows and columns that stages read around an element, summed along the pipeline.
+struct reach {
+  index rows_above = 0;  // halo rows that a row block needs above its own
+  index older = 0;       // columns that the pipeline's output lags behind its input
+  index newer = 0;
+};
+
+template <class Tuple>
+reach reach_of(const Tuple& stages) {
+  reach sum;
+  for_each(stages, [&](const auto& stage) {
+    const geometry g = geometry_of(stage);
+    sum.rows_above += g.rows_above;
+    sum.older += g.older_cols;
+    sum.newer += g.newer_cols;
+  });
+  return sum;
+}
+
+// Everything the caller listed, sorted into places.
+template <class All>
+struct stage_list {
+  using inputs_type = decltype(stages_at<place::inputs>(std::declval<const All&>()));
+  using logits_type = decltype(stages_at<place::logits>(std::declval<const All&>()));
+  using probs_type = decltype(stages_at<place::probs>(std::declval<const All&>()));
+  using output_type = decltype(stages_at<place::output>(std::declval<const All&>()));
+  using scores_type = decltype(score_stage(stages_at<place::scores>(std::declval<const All&>())));
+
+  inputs_type inputs;
+  scores_type scores;
+  logits_type logits;
+  probs_type probs;
+  output_type output;
+  reach logits_reach, probs_reach;
+  index heads_mixed = 1;       // heads that must share a panel
+  bool after_softmax = false;  // an active stage of place probs: two sweeps
+
+  explicit stage_list(const All& all)
+      : inputs(stages_at<place::inputs>(all)),
+        scores(score_stage(stages_at<place::scores>(all))),
+        logits(stages_at<place::logits>(all)),
+        probs(stages_at<place::probs>(all)),
+        output(stages_at<place::output>(all)),
+        logits_reach(reach_of(logits)),
+        probs_reach(reach_of(probs)) {
+    for_each(all, [&](const auto& stage) {
+      heads_mixed = std::lcm(heads_mixed, geometry_of(stage).heads_mixed);
+    });
+    for_each(probs, [&](const auto& stage) { after_softmax |= is_active(stage); });
+  }
+};
+
+// The plans of one sequence.
+template <class T, class Arch, class List>
+struct plan_set {
+  using context_type = plan_context<T, Arch>;
+  context_type context;
+  decltype(plans_for(std::declval<const typename List::inputs_type&>(),
+                     std::declval<const context_type&>())) inputs;
+  decltype(plans_for(std::declval<const typename List::logits_type&>(),
+                     std::declval<const context_type&>())) logits;
+  decltype(plans_for(std::declval<const typename List::probs_type&>(),
+                     std::declval<const context_type&>())) probs;
+  decltype(plans_for(std::declval<const typename List::output_type&>(),
+                     std::declval<const context_type&>())) output;
+
+  plan_set(const List& list, const context_type& c)
+      : context(c),
+        inputs(plans_for(list.inputs, c)),
+        logits(plans_for(list.logits, c)),
+        probs(plans_for(list.probs, c)),
+        output(plans_for(list.output, c)) {}
+};
+
+}  // namespace heed::inline HEED_ABI::kernel

@@ -1,0 +1,543 @@
+// The sweep of one row block over its key panels, newest to oldest:
+//
+//   scores -> logits (each stage in order) -> mask -> online softmax -> probs stages -> times V
+//
+// Stages that act after softmax need exact probabilities, so with them the block is swept twice:
+// once for the log-sum-exp of each row, and once more, from the same first carries, for the rest.
+#pragma once
+
+#include <cmath>
+
+#include "heed/kernel/softmax.hpp"
+#include "heed/kernel/stage_list.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// Sizes that hold for a whole call.
+struct block_sizes {
+  index rows;   // query rows of a block, halo rows not counted
+  index panel;  // keys of a panel
+  index strip;  // rows that go down the pipeline together where no stage looks at other rows
+};
+
+// Values as the products read them: row-major, padded to whole vectors. One per unit.
+template <class T>
+struct value_rows {
+  const T* data = nullptr;
+  index head_stride = 0, row_stride = 0;
+};
+
+// Heads [head, head + heads) of one sequence, which share keys or mix: what a row block belongs to.
+template <class T, class Arch, class List, class Source>
+struct unit {
+  const List& list;
+  const plan_set<T, Arch, List>& plans;
+  const visibility& visible;
+  const Source& source;
+  value_rows<T> values;  // of the unit's key/value heads
+  index head, heads;
+  tensor_view<T, 4> out;
+  tensor_view<T, 3> lse;
+  block_sizes sizes;
+};
+
+template <class T, class Arch, class List, class Source>
+class row_block {
+  using unit_type = unit<T, Arch, List, Source>;
+  using panel_type = panel<T, Arch>;
+  static constexpr index W = width<T, Arch>;
+  static constexpr T infinity = std::numeric_limits<T>::infinity();
+
+  template <class Stages, class Plans>
+  using rows_tuple = decltype(rows_for(std::declval<const Stages&>(), std::declval<const Plans&>(),
+                                       std::declval<const rows_context<T, Arch>&>()));
+  using logits_rows =
+      rows_tuple<typename List::logits_type, decltype(plan_set<T, Arch, List>::logits)>;
+  using probs_rows =
+      rows_tuple<typename List::probs_type, decltype(plan_set<T, Arch, List>::probs)>;
+  using source_rows = typename Source::rows_type;
+
+  enum class pass {
+    online,   // softmax and values in one go
+    measure,  // row maximum and sum only
+    weigh,    // probabilities from the log-sum-exp, stages after softmax, values
+  };
+  struct key_range {
+    index begin, end;
+  };
+
+ public:
+  // Query heads [head, head + heads) of the unit, rows [begin, end) of the sequence.
+  row_block(const unit_type& u, index head, index heads, index begin, index end, workspace& scratch)
+      : u_(u),
+        head_(head),
+        heads_(heads),
+        out_begin_(begin),
+        end_(end),
+        scratch_(scratch),
+        row_(std::max<index>(0, begin - rows_above())),
+        count_(end - row_),
+        whole_(heads > 1 || rows_above() > 0) {
+    take_memory();
+    find_bounds();
+  }
+
+  void run() {
+    if (range_count_ > 0) sweep_block(false);
+    // A hidden key's NaN or infinity reaches the products as 0 * NaN. That is seen here, and the
+    // block is swept again with products that skip weights of 0.
+    if (range_count_ > 0 && !finite()) sweep_block(true);
+    finish();
+  }
+
+ private:
+  index rows_above() const noexcept {
+    return u_.list.logits_reach.rows_above + u_.list.probs_reach.rows_above;
+  }
+  index lag() const noexcept { return u_.list.logits_reach.older + u_.list.probs_reach.older; }
+  const sequence& seq() const noexcept { return u_.visible.s; }
+  index Dv() const noexcept { return u_.out.extent(3); }
+  // First row of the block that a stage must put out when later stages reach `later` rows above.
+  index first_row(index later) const noexcept {
+    return std::max<index>(0, out_begin_ - later - row_);
+  }
+  index probs_begin() const noexcept { return first_row(u_.list.probs_reach.rows_above); }
+
+  void take_memory() {
+    const index slack = lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
+    ld_ = (u_.sizes.panel + slack + 2 * W - 1) / W * W;
+    const index height = whole_ ? count_ : std::min(count_, u_.sizes.strip);
+    ldo_ = (Dv() + W - 1) / W * W;
+    bounds_ = scratch_.take<row_bounds>(count_);
+    queries_ = scratch_.take<T>(heads_ * count_ * u_.plans.context.problem.D);
+    head_stride_ = height * ld_;
+    panel_ = scratch_.take<T>(heads_ * head_stride_ + W);
+    bias_ = scratch_.take<T>(heads_ * ld_);
+    max_ = scratch_.take<T>(heads_ * count_);
+    lse_ = scratch_.take<T>(heads_ * count_);
+    sum_ = scratch_.take<T>(heads_ * count_ * W);
+    out_ = scratch_.take<T>(heads_ * count_ * ldo_);
+    reset_state();
+  }
+  void reset_state() noexcept {
+    for (index n = 0; n < heads_ * count_; ++n) max_[n] = -infinity;
+    for (index n = 0; n < heads_ * count_ * W; ++n) sum_[n] = 0;
+    for (index n = 0; n < heads_ * count_ * ldo_; ++n) out_[n] = 0;
+  }
+
+  // The keys that some row of the block sees: one run, or two where the first keys stay visible
+  // beside a window.
+  void find_bounds() {
+    key_range main{seq().S, 0}, early{seq().key_begin, 0};
+    for (index r = 0; r < count_; ++r) {
+      const row_bounds b = bounds_[r] = u_.visible.bounds(row_ + r);
+      if (b.hi > b.lo) main = {std::min(main.begin, b.lo), std::max(main.end, b.hi)};
+      if (b.first > seq().key_begin) early.end = std::max(early.end, b.first);
+    }
+    range_count_ = 0;
+    if (main.end > main.begin) ranges_[range_count_++] = main;
+    if (early.end > early.begin) {
+      const index gap = lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
+      if (range_count_ == 1 && early.end + gap >= main.begin) {
+        ranges_[0].begin = std::min(main.begin, early.begin);
+      } else {
+        ranges_[range_count_++] = early;
+      }
+    }
+  }
+
+  void sweep_block(bool careful) {
+    careful_ = careful;
+    if (careful) reset_state();
+    if (!u_.list.after_softmax) {
+      sweep(pass::online);
+      return;
+    }
+    sweep(pass::measure);
+    for (index g = 0; g < heads_; ++g) {
+      for (index r = 0; r < count_; ++r) lse_[g * count_ + r] = log_sum_exp(g, r);
+    }
+    sweep(pass::weigh);
+  }
+
+  // Every pass begins with the caller's queries and the stages' first carries.
+  void sweep(pass which) {
+    const auto mark = scratch_.mark();
+    load_queries();
+    const rows_context<T, Arch> context{u_.plans.context.problem,
+                                        seq(),
+                                        u_.plans.context.inputs,
+                                        head_,
+                                        heads_,
+                                        row_,
+                                        count_,
+                                        ranges_[0].end,
+                                        u_.sizes.panel,
+                                        scratch_};
+    source_rows source = u_.source.rows(context, queries_);
+    logits_rows logits = rows_for(u_.list.logits, u_.plans.logits, context);
+    probs_rows probs = rows_for(u_.list.probs, u_.plans.probs, context);
+    merged_ = merges(logits);
+    for (index n = 0; n < range_count_; ++n) {
+      const key_range& range = ranges_[n];
+      const index oldest = range.begin - lag();
+      if (n > 0) advance(source, logits, probs, range.end, ranges_[n - 1].begin - lag());
+      for (index newest = range.end; newest > oldest;) {
+        const index from =
+            std::max(oldest, newest > 0 ? u_.source.panel_begin(newest, u_.sizes.panel)
+                                        : newest - u_.sizes.panel);
+        sweep_panel(which, source, logits, probs, from, newest);
+        newest = from;
+      }
+    }
+    if (merged_) keep_row_bias(logits);
+    scratch_.rewind(mark);
+  }
+
+  void load_queries() {
+    const auto& c = u_.plans.context;
+    const auto& q = c.inputs.q;
+    const index D = c.problem.D;
+    for (index g = 0; g < heads_; ++g) {
+      T* rows = queries_ + g * count_ * D;
+      copy_rows<Arch>(q.pointer(seq().batch, seq().first_query + row_, head_ + g, index{0}),
+                      q.stride(1), q.stride(3), count_, D, rows, D);
+      for_each_pair(u_.list.inputs, u_.plans.inputs, [&](const auto& stage, const auto& plan) {
+        if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::queries)) {
+          if (is_active(stage)) plan.queries(head_ + g, row_, row_ + count_, rows, D);
+        }
+      });
+      const T scale = static_cast<T>(c.problem.scale);
+      for (index n = 0; n < count_ * D; ++n) rows[n] *= scale;
+    }
+  }
+
+  // Whether every logits stage can start the accumulators of the products instead.
+  bool merges(const logits_rows& rows) const {
+    bool all = true, any = false;
+    for_each_pair(u_.list.logits, rows, [&](const auto& stage, const auto& stage_rows) {
+      using Stage = std::remove_cvref_t<decltype(stage)>;
+      if (!is_active(stage)) return;
+      if constexpr (has_hook<Stage>(hook::column_bias)) {
+        any = true;
+        if constexpr (has_mergeable<std::remove_cvref_t<decltype(stage_rows)>>) {
+          all = all && stage_rows.mergeable();
+        }
+      } else if constexpr (has_hook<Stage>(hook::forward)) {
+        all = false;
+      }
+    });
+    return all && any;
+  }
+
+  // Moves every carry over keys [begin, end) without logits.
+  void advance(source_rows& source, logits_rows& logits, probs_rows& probs, index begin,
+               index end) {
+    if (const key_range k = clip(begin, end); k.begin < k.end) source.advance(k.begin, k.end);
+    index ahead = 0;
+    const auto move = [&](const auto& stage, auto& rows) {
+      using Stage = std::remove_cvref_t<decltype(stage)>;
+      if (!is_active(stage)) return;
+      if constexpr (has_hook<Stage>(hook::advance)) rows.advance(begin + ahead, end + ahead);
+      ahead += geometry_of(stage).older_cols;
+    };
+    for_each_pair(u_.list.logits, logits, move);
+    for_each_pair(u_.list.probs, probs, move);
+  }
+  void enter(source_rows& source, logits_rows& logits, probs_rows& probs, index begin, index end) {
+    if (const key_range k = clip(begin, end); k.begin < k.end) source.enter(k.begin, k.end);
+    index ahead = 0;
+    const auto announce = [&](const auto& stage, auto& rows) {
+      using Stage = std::remove_cvref_t<decltype(stage)>;
+      if (!is_active(stage)) return;
+      if constexpr (has_hook<Stage>(hook::enter)) {
+        if (!merged_ || Stage::where != place::logits) rows.enter(begin + ahead, end + ahead);
+      }
+      ahead += geometry_of(stage).older_cols;
+    };
+    for_each_pair(u_.list.logits, logits, announce);
+    for_each_pair(u_.list.probs, probs, announce);
+    if (merged_) fill_bias(logits, begin, end);
+  }
+  key_range clip(index begin, index end) const noexcept {
+    return {std::max<index>(0, begin), std::min(seq().S, end)};
+  }
+  void fill_bias(logits_rows& logits, index begin, index end) {
+    for (index n = 0; n < heads_ * ld_; ++n) bias_[n] = 0;
+    for_each_pair(u_.list.logits, logits, [&](const auto& stage, auto& rows) {
+      if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::column_bias)) {
+        if (!is_active(stage)) return;
+        for (index g = 0; g < heads_; ++g) rows.column_bias(g, begin, end, bias_ + g * ld_);
+      }
+    });
+  }
+
+  void sweep_panel(pass which, source_rows& source, logits_rows& logits, probs_rows& probs,
+                   index begin, index end) {
+    if (!(u_.visible.has_view() && lag() == 0 && nothing_shown(begin, end))) {
+      enter(source, logits, probs, begin, end);
+      const index height = whole_ ? count_ : u_.sizes.strip;
+      for (index a = 0; a < count_; a += height) {
+        sweep_strip(which, source, logits, probs, begin, end, a, std::min(count_, a + height));
+      }
+    }
+    advance(source, logits, probs, begin, end);
+  }
+  // Whether the boolean view hides a whole panel from the block.
+  bool nothing_shown(index begin, index end) const noexcept {
+    for (index g = 0; g < heads_; ++g) {
+      for (index r = 0; r < count_; ++r) {
+        index stride = 0;
+        const bool* shown = u_.visible.view_line(head_ + g, row_ + r, stride);
+        for (index j = std::max<index>(0, begin); j < std::min(seq().S, end); ++j) {
+          if (shown[j * stride]) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  void sweep_strip(pass which, source_rows& source, logits_rows& logits, probs_rows& probs,
+                   index begin, index end, index a, index b) {
+    panel_type p;
+    p.data = panel_;
+    p.head_stride = head_stride_;
+    p.row_stride = ld_;
+    p.origin = p.begin = a;
+    p.end = b;
+    p.head = head_;
+    p.heads = heads_;
+    p.row = row_;
+    p.column = begin;
+    p.visible = &u_.visible;
+    p.bounds = bounds_;
+    const index columns = end - begin;
+    trim(p, columns);
+    if (p.first >= p.last && lag() == 0) return;
+    if (p.first < p.last) {
+      for (index g = 0; g < heads_; ++g) {
+        source.scores(p, g, merged_ ? bias_ + g * ld_ + p.first : nullptr);
+      }
+    }
+    if (!merged_) run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
+    p.begin = std::max(a, probs_begin());
+    if (p.begin >= b) return;
+    trim(p, columns);
+    p.hide(-infinity);
+    if (p.first < p.last) to_probabilities(which, p);
+    if (which == pass::measure) return;
+    if (which == pass::weigh) {
+      if (lag() > 0) blank_outside(p, columns);
+      run_stages(u_.list.probs, probs, p, columns, 0);
+      p.begin = std::max(a, first_row(0));
+      trim(p, columns);
+      p.hide(0);
+    }
+    if (p.first < p.last) times_values(p);
+  }
+
+  // Cuts a panel's columns to those that some of its rows sees, and notes whether all see all.
+  void trim(panel_type& p, index columns) const noexcept {
+    index lo = seq().S, hi = 0, latest_lo = 0, earliest_hi = seq().S;
+    for (index r = p.begin; r < p.end; ++r) {
+      const row_bounds& b = bounds_[r];
+      if (b.first > seq().key_begin) {
+        lo = std::min(lo, seq().key_begin);
+        hi = std::max(hi, b.first);
+      }
+      if (b.lo < b.hi) {
+        lo = std::min(lo, b.lo);
+        hi = std::max(hi, b.hi);
+      }
+      latest_lo = std::max(latest_lo, b.lo);
+      earliest_hi = std::min(earliest_hi, b.hi);
+    }
+    p.first = std::clamp<index>(lo - p.column, 0, columns);
+    p.last = std::clamp<index>(hi - p.column, p.first, columns);
+    p.all_visible =
+        !u_.visible.has_view() && p.key(p.first) >= latest_lo && p.key(p.last) <= earliest_hi;
+  }
+  // Before stages that look at other columns: the whole panel holds what trimmed-off columns are.
+  void blank_outside(const panel_type& p, index columns) const noexcept {
+    for (index g = 0; g < heads_; ++g) {
+      for (index r = p.begin; r < p.end; ++r) {
+        T* line = p.line(g, r);
+        for (index c = 0; c < p.first; ++c) line[c] = 0;
+        for (index c = p.last; c < columns; ++c) line[c] = 0;
+      }
+    }
+  }
+
+  // Takes a panel through the stages of one place; `later` is how many rows above later places
+  // reach.
+  template <class Stages, class Rows>
+  void run_stages(const Stages& stages, Rows& rows, panel_type& p, index columns, index later) {
+    index above = reach_of(stages).rows_above;
+    const index a = p.origin;
+    for_each_pair(stages, rows, [&](const auto& stage, auto& stage_rows) {
+      using Stage = std::remove_cvref_t<decltype(stage)>;
+      if (!is_active(stage)) return;
+      const geometry reads = geometry_of(stage);
+      if constexpr (has_hook<Stage>(hook::forward)) {
+        trim(p, columns);
+        if (reads.older_cols + reads.newer_cols > 0) widen(p, columns);
+        if (reads.reads == geometry::invisible::zero) {
+          p.hide(0);
+          infinity_to_zero(p);
+        } else if (reads.reads == geometry::invisible::minus_infinity) {
+          p.hide(-infinity);
+        }
+        above -= reads.rows_above;
+        p.begin = std::max(a, first_row(later + above));
+        if (p.begin < p.end) stage_rows.forward(p);
+        p.column += reads.older_cols;
+      }
+    });
+  }
+  // All columns of the panel, the invisible ones included.
+  static void widen(panel_type& p, index columns) noexcept {
+    p.all_visible = p.all_visible && p.first == 0 && p.last == columns;
+    p.first = 0;
+    p.last = columns;
+  }
+  // A visible -inf (a weight of exactly 0) reads as 0 in a stage that mixes entries.
+  void infinity_to_zero(const panel_type& p) const noexcept {
+    for (index g = 0; g < heads_; ++g) {
+      for (index r = p.begin; r < p.end; ++r) {
+        T* line = p.line(g, r);
+        for (index c = p.first; c < p.last; ++c) line[c] = line[c] == -infinity ? T(0) : line[c];
+      }
+    }
+  }
+
+  void to_probabilities(pass which, const panel_type& p) {
+    const index rows = p.end - p.begin, columns = p.last - p.first;
+    for (index g = 0; g < heads_; ++g) {
+      T* logits = p.line(g, p.begin) + p.first;
+      const index at = g * count_ + p.begin;
+      if (which == pass::weigh) {
+        exp_strip<Arch>(logits, ld_, rows, columns, lse_ + at);
+      } else {
+        softmax_strip<Arch>(logits, ld_, rows, columns,
+                            softmax_rows<T>{max_ + at, sum_ + at * W, out_ + at * ldo_, ldo_,
+                                            which == pass::measure ? 0 : ldo_});
+      }
+    }
+  }
+
+  void times_values(const panel_type& p) {
+    const index rows = p.end - p.begin, columns = p.last - p.first;
+    const index group = u_.plans.context.problem.group();
+    for (index g = 0; g < heads_; ++g) {
+      const index kv = (head_ + g) / group - u_.head / group;
+      const T* values =
+          u_.values.data + kv * u_.values.head_stride + p.key(p.first) * u_.values.row_stride;
+      const T* weights = p.line(g, p.begin) + p.first;
+      T* out = out_ + (g * count_ + p.begin) * ldo_;
+      if (!careful_) {
+        product<Arch>(weights, ld_, values, u_.values.row_stride, out, ldo_, rows, Dv(), columns,
+                      start::add);
+        continue;
+      }
+      for (index r = 0; r < rows; ++r) {
+        for (index c = 0; c < columns; ++c) {
+          const T weight = weights[r * ld_ + c];
+          if (weight == 0) continue;
+          for (index d = 0; d < Dv(); ++d)
+            out[r * ldo_ + d] += weight * values[c * u_.values.row_stride + d];
+        }
+      }
+    }
+  }
+
+  bool finite() const noexcept {
+    for (index g = 0; g < heads_; ++g) {
+      for (index r = first_row(0); r < count_; ++r) {
+        const T* line = out_ + (g * count_ + r) * ldo_;
+        T sum = 0;
+        for (index d = 0; d < Dv(); ++d) sum += line[d] * 0;
+        if (!(sum == 0)) return false;
+      }
+    }
+    return true;
+  }
+
+  void keep_row_bias(const logits_rows& logits) {
+    for (index g = 0; g < heads_; ++g) {
+      for (index r = 0; r < count_; ++r) {
+        T& sum = lse_[g * count_ + r] = 0;
+        for_each_pair(u_.list.logits, logits, [&](const auto& stage, const auto& rows) {
+          if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::row_bias)) {
+            if (is_active(stage)) sum += rows.row_bias(g, r);
+          }
+        });
+      }
+    }
+  }
+
+  // Of the logits in the sums, plus the logits that stand in the denominator only; `shift` is what
+  // all logits in the row's sum lack.
+  T log_sum_exp(index g, index r, T shift = 0) const {
+    const index at = g * count_ + r;
+    T max = max_[at];
+    double sum = 0;
+    for (index n = 0; n < W; ++n) sum += static_cast<double>(sum_[at * W + n]);
+    for_each_pair(u_.list.logits, u_.plans.logits, [&](const auto& stage, const auto& plan) {
+      if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::denominator)) {
+        if (!is_active(stage)) return;
+        const T extra = plan.denominator(head_ + g) - shift;
+        if (extra == -infinity) return;
+        if (extra > max) {
+          sum = sum * std::exp(static_cast<double>(max) - static_cast<double>(extra)) + 1;
+          max = extra;
+        } else {
+          sum += std::exp(static_cast<double>(extra) - static_cast<double>(max));
+        }
+      }
+    });
+    return sum == 0 ? -infinity : static_cast<T>(static_cast<double>(max) + std::log(sum));
+  }
+
+  // Divides by the sums and writes the block's own rows.
+  void finish() {
+    for (index g = 0; g < heads_; ++g) {
+      for (index r = first_row(0); r < count_; ++r) {
+        const index at = g * count_ + r;
+        const T shift = merged_ ? lse_[at] : T(0);
+        const T lse = log_sum_exp(g, r, shift);
+        T* line = out_ + at * ldo_;
+        if (!u_.list.after_softmax) {
+          const T factor = lse == -infinity ? T(0) : std::exp(max_[at] - lse);
+          for (index d = 0; d < Dv(); ++d) line[d] *= factor;
+        }
+        for_each_pair(u_.list.output, u_.plans.output, [&](const auto& stage, const auto& plan) {
+          if (is_active(stage)) plan.output(head_ + g, row_ + r, line);
+        });
+        store(g, r, line, lse + shift);
+      }
+    }
+  }
+  void store_vec(index g, index r, const T* line, T lse) {
+    const index row = seq().first_query + row_ + r;
+    if (Dv() > 0) {
+      T* out = u_.out.pointer(seq().batch, row, head_ + g, index{0});
+      for (index d = 0; d < Dv(); ++d) out[d * u_.out.stride(3)] = line[d];
+    }
+    if (u_.lse.data() != nullptr) u_.lse(seq().batch, row, head_ + g) = lse;
+  }
+
+  const unit_type& u_;
+  index head_, heads_, out_begin_, end_;
+  workspace& scratch_;
+  index row_, count_;
+  bool whole_;  // all rows of the block go down the pipeline together
+  bool careful_ = false, merged_ = false;
+  index ld_ = 0, ldo_ = 0, head_stride_ = 0;
+  key_range ranges_[2] = {};
+  index range_count_ = 0;
+  row_bounds* bounds_ = nullptr;
+  T *queries_ = nullptr, *panel_ = nullptr, *bias_ = nullptr;
+  T *max_ = nullptr, *lse_ = nullptr, *sum_ = nullptr, *out_ = nullptr;
+};
+
+}  // namespace heed::inline HEED_ABI::kernel
