@@ -2,7 +2,8 @@
 //
 //   L_ij <- cap tanh(L_ij / cap)
 //
-// on logits that are already scaled; hidden keys stay hidden. Cost: one tanh per score.
+// on logits that are already scaled; a logit of -inf stays -inf, so that no cap brings back what a
+// bias or a gate has hidden. Cost: one tanh per score.
 // Gemma Team, Gemma 2, arXiv 2408.00118.
 #pragma once
 
