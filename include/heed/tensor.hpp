@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -18,7 +20,9 @@ using shape = std::array<index, static_cast<std::size_t>(Rank)>;
 // alignment or order: [B,T,H,D], [B,H,T,D] and slices of a fused buffer differ in strides only.
 // Stride 0 repeats an input along an axis; outputs refuse it.
 //
-// Throws shape_error for a negative extent or stride, or a span that is too short.
+// Throws shape_error for a negative extent or stride, a null pointer to elements, a span that is
+// too short, and a shape whose element count or byte offsets do not fit in 64 bits. Offsets of a
+// view that exists therefore never overflow.
 template <class T, int Rank>
 class tensor_view {
   static_assert(Rank >= 1 && Rank <= 4, "heed: a tensor_view has 1 to 4 axes");
@@ -33,30 +37,27 @@ class tensor_view {
   // Row-major: the last axis is contiguous.
   constexpr tensor_view(T* data, const shape<Rank>& extents)
       : tensor_view(data, extents, row_major(extents)) {}
-
   constexpr tensor_view(T* data, const shape<Rank>& extents, const shape<Rank>& strides)
       : data_(data), extents_(extents), strides_(strides) {
-    for (std::size_t axis = 0; axis < Rank; ++axis) {
-      if (extents_[axis] < 0) {
-        throw shape_error("heed: tensor_view: axis " + std::to_string(axis) +
-                          " has negative extent " + std::to_string(extents_[axis]));
-      }
-      if (strides_[axis] < 0) {
-        throw shape_error("heed: tensor_view: axis " + std::to_string(axis) +
-                          " has negative stride " + std::to_string(strides_[axis]));
-      }
+    check_shape();
+    if (data == nullptr && !empty()) {
+      throw shape_error("heed: tensor_view: a null pointer to " + std::to_string(size()) +
+                        " elements");
     }
   }
 
-  // Row-major over a span, which must hold every element of the shape.
+  // Over a span, which must hold every element that the shape and strides reach.
   constexpr tensor_view(std::span<T> elements, const shape<Rank>& extents)
-      : tensor_view(elements.data(), extents) {
-    check_span(elements.size());
-  }
+      : tensor_view(elements, extents, row_major(extents)) {}
   constexpr tensor_view(std::span<T> elements, const shape<Rank>& extents,
                         const shape<Rank>& strides)
-      : tensor_view(elements.data(), extents, strides) {
-    check_span(elements.size());
+      : data_(elements.data()), extents_(extents), strides_(strides) {
+    check_shape();
+    if (!empty() && static_cast<std::size_t>(last_offset()) >= elements.size()) {
+      throw shape_error("heed: tensor_view: the shape reaches element " +
+                        std::to_string(last_offset()) + " of a span of " +
+                        std::to_string(elements.size()));
+    }
   }
 
   // A view of T reads as a view of const T.
@@ -80,6 +81,15 @@ class tensor_view {
     return n;
   }
   constexpr bool empty() const noexcept { return size() == 0; }
+  // Where the last element lies, counted in elements from data(); 0 for an empty view.
+  constexpr index last_offset() const noexcept {
+    index last = 0;
+    for (std::size_t axis = 0; axis < Rank; ++axis) {
+      if (extents_[axis] == 0) return 0;
+      last += (extents_[axis] - 1) * strides_[axis];
+    }
+    return last;
+  }
 
   template <class... Index>
   requires(sizeof...(Index) == Rank) constexpr T& operator()(Index... at) const noexcept {
@@ -118,32 +128,59 @@ class tensor_view {
   constexpr tensor_view slice(int axis, index begin, index end) const {
     if (axis < 0 || axis >= Rank || begin < 0 || end < begin || end > extent(axis)) {
       throw shape_error("heed: tensor_view::slice: [" + std::to_string(begin) + ", " +
-                        std::to_string(end) + ") does not lie in axis " + std::to_string(axis));
+                        std::to_string(end) + ") does not lie in axis " + std::to_string(axis) +
+                        (axis < 0 || axis >= Rank ? "" : " of " + std::to_string(extent(axis))));
     }
     tensor_view part = *this;
-    part.data_ += begin == end ? 0 : begin * stride(axis);
     part.extents_[static_cast<std::size_t>(axis)] = end - begin;
+    if (!part.empty()) part.data_ += begin * stride(axis);
     return part;
   }
 
  private:
+  static constexpr index largest = PTRDIFF_MAX;
+
+  // An axis of extent 0 counts as 1, so that no stride becomes 0 by itself. A step that does not
+  // fit stops growing; check_shape then refuses the shape.
   static constexpr shape<Rank> row_major(const shape<Rank>& extents) noexcept {
     shape<Rank> s{};
     index step = 1;
     for (std::size_t axis = Rank; axis-- > 0;) {
       s[axis] = step;
-      step *= extents[axis];
+      if (extents[axis] > 1) step = step > largest / extents[axis] ? largest : step * extents[axis];
     }
     return s;
   }
 
-  constexpr void check_span(std::size_t length) const {
-    if (empty()) return;
-    index last = 0;
-    for (std::size_t axis = 0; axis < Rank; ++axis) last += (extents_[axis] - 1) * strides_[axis];
-    if (static_cast<std::size_t>(last) >= length) {
-      throw shape_error("heed: tensor_view: the shape reaches element " + std::to_string(last) +
-                        " of a span of " + std::to_string(length));
+  constexpr void check_shape() const {
+    bool any = true;
+    for (std::size_t axis = 0; axis < Rank; ++axis) {
+      if (extents_[axis] < 0) {
+        throw shape_error("heed: tensor_view: axis " + std::to_string(axis) +
+                          " has negative extent " + std::to_string(extents_[axis]));
+      }
+      if (strides_[axis] < 0) {
+        throw shape_error("heed: tensor_view: axis " + std::to_string(axis) +
+                          " has negative stride " + std::to_string(strides_[axis]));
+      }
+      any = any && extents_[axis] > 0;
+    }
+    if (any) check_range();
+  }
+
+  // Element count and byte offsets fit in index.
+  constexpr void check_range() const {
+    index count = 1, last = 0;
+    for (std::size_t axis = 0; axis < Rank; ++axis) {
+      const index steps = extents_[axis] - 1, stride = strides_[axis];
+      const index room = largest / static_cast<index>(sizeof(T)) - 1 - last;
+      if (count > largest / extents_[axis] || (stride > 0 && steps > room / stride)) {
+        throw shape_error("heed: tensor_view: extent " + std::to_string(extents_[axis]) +
+                          " with stride " + std::to_string(stride) + " in axis " +
+                          std::to_string(axis) + " goes beyond 64-bit sizes");
+      }
+      count *= extents_[axis];
+      last += steps * stride;
     }
   }
 

@@ -1,0 +1,42 @@
+// Counts every operator new of the test program, for tests of "allocates nothing".
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace heed_test {
+
+// Calls of operator new so far, by any thread.
+inline std::atomic<long> allocations{0};
+
+inline void* counted(std::size_t size, std::size_t alignment) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace heed_test
+
+// Weak, so that several translation units of one program may include this header. A replacement
+// may not be inline. The array forms call these.
+[[gnu::weak]] void* operator new(std::size_t size) {
+  return heed_test::counted(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+}
+[[gnu::weak]] void* operator new(std::size_t size, std::align_val_t alignment) {
+  return heed_test::counted(size, static_cast<std::size_t>(alignment));
+}
+[[gnu::weak]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::weak]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::weak]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::weak]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
