@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -33,6 +34,7 @@ class workspace {
   std::size_t capacity() const noexcept {
     std::size_t total = 0;
     for (const block& b : blocks_) total += b.size;
+    for (const auto& w : workers_) total += w->capacity();
     return total;
   }
 
@@ -40,6 +42,7 @@ class workspace {
   void release() noexcept {
     for (const block& b : blocks_) ::operator delete (b.data, std::align_val_t{alignment});
     blocks_.clear();
+    workers_.clear();
     current_ = 0;
     used_ = 0;
   }
@@ -50,6 +53,15 @@ class workspace {
     static_assert(std::is_trivially_destructible_v<T>, "heed: a workspace never runs destructors");
     return static_cast<T*>(take_bytes(static_cast<std::size_t>(count) * sizeof(T)));
   }
+
+  // Arenas of their own for n workers, so that tasks which run at the same time can take scratch
+  // memory. worker(w) may be used by one task at a time, for w < n.
+  void prepare_workers(index n) {
+    while (static_cast<index>(workers_.size()) < n) {
+      workers_.push_back(std::make_unique<workspace>());
+    }
+  }
+  workspace& worker(index w) const noexcept { return *workers_[static_cast<std::size_t>(w)]; }
 
   // Where the arena stands; rewind(m) gives back all that was taken after m = mark().
   struct mark_type {
@@ -78,6 +90,7 @@ class workspace {
 
   void swap(workspace& other) noexcept {
     blocks_.swap(other.blocks_);
+    workers_.swap(other.workers_);
     std::swap(current_, other.current_);
     std::swap(used_, other.used_);
   }
@@ -101,6 +114,7 @@ class workspace {
   }
 
   std::vector<block> blocks_;
+  std::vector<std::unique_ptr<workspace>> workers_;
   std::size_t current_ = 0;
   std::size_t used_ = 0;
 };

@@ -133,7 +133,7 @@ class dot_source {
     if (lazy_) {
       r.kv_first_ = context.head / group_ - kv_head_;
       r.kv_count_ = (context.head + context.heads - 1) / group_ - kv_head_ - r.kv_first_ + 1;
-      r.window_size_ = packed_size<T, Arch>(context.panel + 2 * strip, D_);
+      r.window_size_ = packed_columns_size<Arch, T>(context.panel + 2 * strip, D_);
       r.window_ = context.memory.template take<T>(r.kv_count_ * r.window_size_);
       r.scratch_ = &context.memory;
     }
@@ -141,7 +141,7 @@ class dot_source {
   }
 
  private:
-  index head_size() const noexcept { return packed_size<T, Arch>(S_, D_); }
+  index head_size() const noexcept { return packed_columns_size<Arch, T>(S_, D_); }
   index tasks_per_head() const noexcept {
     return std::max<index>(1, (S_ + keys_per_task - 1) / keys_per_task);
   }

@@ -73,7 +73,6 @@ class row_block {
         head_(head),
         heads_(heads),
         out_begin_(begin),
-        end_(end),
         scratch_(scratch),
         row_(std::max<index>(0, begin - rows_above())),
         count_(end - row_),
@@ -95,6 +94,10 @@ class row_block {
     return u_.list.logits_reach.rows_above + u_.list.probs_reach.rows_above;
   }
   index lag() const noexcept { return u_.list.logits_reach.older + u_.list.probs_reach.older; }
+  // Whether a stage reads columns beside the element's own.
+  bool looks_aside() const noexcept {
+    return lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer > 0;
+  }
   const sequence& seq() const noexcept { return u_.visible.s; }
   index Dv() const noexcept { return u_.out.extent(3); }
   // First row of the block that a stage must put out when later stages reach `later` rows above.
@@ -115,12 +118,16 @@ class row_block {
     bias_ = scratch_.take<T>(heads_ * ld_);
     max_ = scratch_.take<T>(heads_ * count_);
     lse_ = scratch_.take<T>(heads_ * count_);
+    shift_ = scratch_.take<T>(heads_ * count_);
     sum_ = scratch_.take<T>(heads_ * count_ * W);
     out_ = scratch_.take<T>(heads_ * count_ * ldo_);
     reset_state();
   }
   void reset_state() noexcept {
-    for (index n = 0; n < heads_ * count_; ++n) max_[n] = -infinity;
+    for (index n = 0; n < heads_ * count_; ++n) {
+      max_[n] = -infinity;
+      shift_[n] = 0;
+    }
     for (index n = 0; n < heads_ * count_ * W; ++n) sum_[n] = 0;
     for (index n = 0; n < heads_ * count_ * ldo_; ++n) out_[n] = 0;
   }
@@ -155,7 +162,7 @@ class row_block {
     }
     sweep(pass::measure);
     for (index g = 0; g < heads_; ++g) {
-      for (index r = 0; r < count_; ++r) lse_[g * count_ + r] = log_sum_exp(g, r);
+      for (index r = 0; r < count_; ++r) lse_[g * count_ + r] = total_of(g, r).log();
     }
     sweep(pass::weigh);
   }
@@ -190,7 +197,7 @@ class row_block {
         newest = from;
       }
     }
-    if (merged_) keep_row_bias(logits);
+    keep_row_bias(logits);
     scratch_.rewind(mark);
   }
 
@@ -274,7 +281,7 @@ class row_block {
 
   void sweep_panel(pass which, source_rows& source, logits_rows& logits, probs_rows& probs,
                    index begin, index end) {
-    if (!(u_.visible.has_view() && lag() == 0 && nothing_shown(begin, end))) {
+    if (!(u_.visible.has_view() && !looks_aside() && nothing_shown(begin, end))) {
       enter(source, logits, probs, begin, end);
       const index height = whole_ ? count_ : u_.sizes.strip;
       for (index a = 0; a < count_; a += height) {
@@ -313,7 +320,7 @@ class row_block {
     p.bounds = bounds_;
     const index columns = end - begin;
     trim(p, columns);
-    if (p.first >= p.last && lag() == 0) return;
+    if (p.first >= p.last && !looks_aside()) return;
     if (p.first < p.last) {
       for (index g = 0; g < heads_; ++g) {
         source.scores(p, g, merged_ ? bias_ + g * ld_ + p.first : nullptr);
@@ -327,7 +334,6 @@ class row_block {
     if (p.first < p.last) to_probabilities(which, p);
     if (which == pass::measure) return;
     if (which == pass::weigh) {
-      if (lag() > 0) blank_outside(p, columns);
       run_stages(u_.list.probs, probs, p, columns, 0);
       p.begin = std::max(a, first_row(0));
       trim(p, columns);
@@ -357,17 +363,6 @@ class row_block {
     p.all_visible =
         !u_.visible.has_view() && p.key(p.first) >= latest_lo && p.key(p.last) <= earliest_hi;
   }
-  // Before stages that look at other columns: the whole panel holds what trimmed-off columns are.
-  void blank_outside(const panel_type& p, index columns) const noexcept {
-    for (index g = 0; g < heads_; ++g) {
-      for (index r = p.begin; r < p.end; ++r) {
-        T* line = p.line(g, r);
-        for (index c = 0; c < p.first; ++c) line[c] = 0;
-        for (index c = p.last; c < columns; ++c) line[c] = 0;
-      }
-    }
-  }
-
   // Takes a panel through the stages of one place; `later` is how many rows above later places
   // reach.
   template <class Stages, class Rows>
@@ -462,40 +457,47 @@ class row_block {
     return true;
   }
 
+  // What merged stages left out of all logits of a row.
   void keep_row_bias(const logits_rows& logits) {
     for (index g = 0; g < heads_; ++g) {
       for (index r = 0; r < count_; ++r) {
-        T& sum = lse_[g * count_ + r] = 0;
+        T& missing = shift_[g * count_ + r] = 0;
         for_each_pair(u_.list.logits, logits, [&](const auto& stage, const auto& rows) {
           if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::row_bias)) {
-            if (is_active(stage)) sum += rows.row_bias(g, r);
+            if (merged_ && is_active(stage)) missing += rows.row_bias(g, r);
           }
         });
       }
     }
   }
 
-  // Of the logits in the sums, plus the logits that stand in the denominator only; `shift` is what
-  // all logits in the row's sum lack.
-  T log_sum_exp(index g, index r, T shift = 0) const {
+  // A row's sum of exponentials, relative to a maximum; with the logits that stand in the
+  // denominator only.
+  struct total {
+    T max;
+    double sum;
+    T log() const {
+      return sum == 0 ? -infinity : static_cast<T>(static_cast<double>(max) + std::log(sum));
+    }
+  };
+  total total_of(index g, index r) const {
     const index at = g * count_ + r;
-    T max = max_[at];
-    double sum = 0;
-    for (index n = 0; n < W; ++n) sum += static_cast<double>(sum_[at * W + n]);
+    total t{max_[at], 0};
+    for (index n = 0; n < W; ++n) t.sum += static_cast<double>(sum_[at * W + n]);
     for_each_pair(u_.list.logits, u_.plans.logits, [&](const auto& stage, const auto& plan) {
       if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::denominator)) {
         if (!is_active(stage)) return;
-        const T extra = plan.denominator(head_ + g) - shift;
+        const T extra = plan.denominator(head_ + g) - shift_[at];
         if (extra == -infinity) return;
-        if (extra > max) {
-          sum = sum * std::exp(static_cast<double>(max) - static_cast<double>(extra)) + 1;
-          max = extra;
+        if (extra > t.max) {
+          t.sum = t.sum * std::exp(static_cast<double>(t.max) - static_cast<double>(extra)) + 1;
+          t.max = extra;
         } else {
-          sum += std::exp(static_cast<double>(extra) - static_cast<double>(max));
+          t.sum += std::exp(static_cast<double>(extra) - static_cast<double>(t.max));
         }
       }
     });
-    return sum == 0 ? -infinity : static_cast<T>(static_cast<double>(max) + std::log(sum));
+    return t;
   }
 
   // Divides by the sums and writes the block's own rows.
@@ -503,21 +505,20 @@ class row_block {
     for (index g = 0; g < heads_; ++g) {
       for (index r = first_row(0); r < count_; ++r) {
         const index at = g * count_ + r;
-        const T shift = merged_ ? lse_[at] : T(0);
-        const T lse = log_sum_exp(g, r, shift);
+        const total t = total_of(g, r);
         T* line = out_ + at * ldo_;
         if (!u_.list.after_softmax) {
-          const T factor = lse == -infinity ? T(0) : std::exp(max_[at] - lse);
+          const T factor = t.sum == 0 ? T(0) : static_cast<T>(std::exp(max_[at] - t.max) / t.sum);
           for (index d = 0; d < Dv(); ++d) line[d] *= factor;
         }
         for_each_pair(u_.list.output, u_.plans.output, [&](const auto& stage, const auto& plan) {
           if (is_active(stage)) plan.output(head_ + g, row_ + r, line);
         });
-        store(g, r, line, lse + shift);
+        store_row(g, r, line, t.log() + shift_[at]);
       }
     }
   }
-  void store_vec(index g, index r, const T* line, T lse) {
+  void store_row(index g, index r, const T* line, T lse) {
     const index row = seq().first_query + row_ + r;
     if (Dv() > 0) {
       T* out = u_.out.pointer(seq().batch, row, head_ + g, index{0});
@@ -527,7 +528,7 @@ class row_block {
   }
 
   const unit_type& u_;
-  index head_, heads_, out_begin_, end_;
+  index head_, heads_, out_begin_;
   workspace& scratch_;
   index row_, count_;
   bool whole_;  // all rows of the block go down the pipeline together
@@ -537,7 +538,7 @@ class row_block {
   index range_count_ = 0;
   row_bounds* bounds_ = nullptr;
   T *queries_ = nullptr, *panel_ = nullptr, *bias_ = nullptr;
-  T *max_ = nullptr, *lse_ = nullptr, *sum_ = nullptr, *out_ = nullptr;
+  T *max_ = nullptr, *lse_ = nullptr, *shift_ = nullptr, *sum_ = nullptr, *out_ = nullptr;
 };
 
 }  // namespace heed::inline HEED_ABI::kernel

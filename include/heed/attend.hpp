@@ -1,0 +1,247 @@
+// attend: attention, forward, for any list of mechanisms.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+
+#include "heed/checks.hpp"
+#include "heed/kernel/sweep.hpp"
+
+namespace heed::inline HEED_ABI {
+
+namespace kernel {
+
+// One call: sequences one after the other, heads in units that share keys, row blocks as tasks.
+template <class T, class Arch, class All>
+class forward_call {
+  using list_type = stage_list<All>;
+  using plans_type = plan_set<T, Arch, list_type>;
+  using loader_type = decltype([] {
+    return []<class... S>(const std::tuple<S...>*) {
+      return std::type_identity<key_loader<T, Arch, S...>>{};
+    }(static_cast<const typename list_type::inputs_type*>(nullptr));
+  }())::type;
+  using source_type = decltype(std::declval<const typename list_type::scores_type&>().source(
+      std::declval<const source_context<T, Arch>&>(), std::declval<const loader_type&>()));
+  using unit_type = unit<T, Arch, list_type, source_type>;
+
+  // Everything that belongs to one unit while its wave runs.
+  struct station {
+    unit_type u;
+    index task_end;  // tasks of this wave up to and with this unit
+    index row_blocks, panels;
+  };
+
+ public:
+  forward_call(const All& all, const problem& p, const call_inputs<T>& inputs,
+               const tensor_view<T, 4>& out, const attend_options<T>& options, workspace& memory)
+      : list_(all),
+        problem_(p),
+        inputs_(inputs),
+        out_(out),
+        options_(options),
+        memory_(memory),
+        panel_heads_(list_.heads_mixed),
+        unit_heads_(std::lcm(list_.heads_mixed, std::max<index>(1, p.group()))),
+        sizes_(choose_sizes()) {}
+
+  void run() {
+    memory_.prepare_workers(options_.executor.workers());
+    const index units_per_sequence = problem_.Hq / unit_heads_;
+    const index units = sequence_count(problem_, options_.mask) * units_per_sequence;
+    for (index first = 0; first < units;) {
+      const auto mark = memory_.mark();
+      first = run_wave(first, units, units_per_sequence);
+      memory_.rewind(mark);
+    }
+  }
+
+ private:
+  // Packed keys and values of a wave take about this much memory at most (one unit always runs).
+  static constexpr std::size_t wave_bytes = std::size_t{64} << 20;
+
+  block_sizes choose_sizes() const {
+    // Rows and panel so that a panel of all its heads stays in the second-level cache.
+    const index wide = sizeof(T) == 4 ? 1 : 2;
+    index rows = panel_heads_ == 1 ? 120 : std::max<index>(24, 480 / panel_heads_ / wide);
+    index keys = 128;
+    if (options_.tuning.rows > 0) rows = options_.tuning.rows;
+    if (options_.tuning.panel > 0) keys = options_.tuning.panel;
+    return {rows, keys, 2 * rows_per_tile};
+  }
+
+  // Runs as many units as fit the memory of a wave; returns the unit after them.
+  index run_wave(index first, index units, index per_sequence) {
+    index end = first;
+    std::size_t bytes = 0;
+    do {
+      bytes += unit_bytes(end / per_sequence);
+      ++end;
+    } while (end < units && bytes + unit_bytes(end / per_sequence) <= wave_bytes);
+
+    const index first_sequence = first / per_sequence;
+    const index sequences = (end - 1) / per_sequence - first_sequence + 1;
+    auto* visible = memory_.take<visibility>(sequences);
+    auto* plans = memory_.take<plans_type>(sequences);
+    auto* loaders = memory_.take<loader_type>(sequences);
+    for (index n = 0; n < sequences; ++n) {
+      std::construct_at(visible + n, visibility{options_.mask, sequence_at(problem_, options_.mask,
+                                                                           first_sequence + n)});
+      std::construct_at(
+          plans + n, list_,
+          plan_context<T, Arch>{problem_, visible[n].s, options_.mask, inputs_, memory_});
+      std::construct_at(loaders + n, loader_type{plans[n].context, list_.inputs, plans[n].inputs});
+    }
+    auto* sources = memory_.take<source_type>(end - first);
+    auto* stations = memory_.take<station>(end - first);
+    index tasks = 0;
+    for (index n = first; n < end; ++n) {
+      const index at = n / per_sequence - first_sequence;
+      const index head = n % per_sequence * unit_heads_;
+      const sequence& s = visible[at].s;
+      const index row_blocks = (s.T + sizes_.rows - 1) / sizes_.rows;
+      const index panels = unit_heads_ / panel_heads_;
+      source_type& source = *std::construct_at(
+          sources + (n - first),
+          list_.scores.source(source_context<T, Arch>{plans[at].context, head / problem_.group(),
+                                                      kv_heads(), row_blocks * panels <= 1},
+                              loaders[at]));
+      source.take(memory_);
+      tasks += row_blocks * panels;
+      std::construct_at(
+          stations + (n - first),
+          station{unit_type{list_, plans[at], visible[at], source, take_values(s, head), head,
+                            unit_heads_, out_, options_.lse, sizes_},
+                  tasks, row_blocks, panels});
+    }
+    prepare(stations, end - first);
+    const auto work = [&](index task, index worker) {
+      const station* at = stations;
+      while (task >= at->task_end) ++at;
+      run_block(*at, at->task_end - 1 - task, memory_.worker(worker));
+    };
+    options_.executor.parallel_for(tasks, work);
+    return end;
+  }
+
+  index kv_heads() const noexcept { return unit_heads_ / std::max<index>(1, problem_.group()); }
+  std::size_t unit_bytes(index n) const {
+    const sequence s = sequence_at(problem_, options_.mask, n);
+    return static_cast<std::size_t>(kv_heads() * s.S) * sizeof(T) *
+           static_cast<std::size_t>(problem_.D + (values_as_they_are() ? 0 : problem_.Dv));
+  }
+
+  // Block `number` of a unit: the last rows, which see most, come first when number counts down.
+  void run_block(const station& at, index number, workspace& scratch) const {
+    const index block = number / at.panels, part = number % at.panels;
+    const index begin = block * sizes_.rows;
+    const index end = std::min(at.u.visible.s.T, begin + sizes_.rows);
+    const auto mark = scratch.mark();
+    row_block<T, Arch, list_type, source_type>(at.u, at.u.head + part * panel_heads_, panel_heads_,
+                                               begin, end, scratch)
+        .run();
+    scratch.rewind(mark);
+  }
+
+  // Values whose rows are whole vectors side by side are read where they lie.
+  bool values_as_they_are() const noexcept {
+    return inputs_.v.stride(3) == 1 && problem_.Dv % width<T, Arch> == 0;
+  }
+  index value_row() const noexcept {
+    return (problem_.Dv + width<T, Arch> - 1) / width<T, Arch> * width<T, Arch>;
+  }
+  value_rows<T> take_values(const sequence& s, index head) const {
+    if (problem_.Dv == 0) return {};
+    if (values_as_they_are()) {
+      return {inputs_.v.pointer(s.batch, s.first_key, head / problem_.group(), index{0}),
+              inputs_.v.stride(2), inputs_.v.stride(1)};
+    }
+    return {memory_.take<T>(kv_heads() * s.S * value_row()), s.S * value_row(), value_row()};
+  }
+
+  // Packs keys, and values where they need it, in parallel.
+  void prepare(const station* stations, index count) {
+    index tasks = 0;
+    for (index n = 0; n < count; ++n) tasks += stations[n].u.source.tasks() + value_tasks();
+    const auto work = [&](index task, index worker) {
+      const station* at = stations;
+      while (task >= at->u.source.tasks() + value_tasks()) {
+        task -= at->u.source.tasks() + value_tasks();
+        ++at;
+      }
+      if (task < at->u.source.tasks()) {
+        at->u.source.prepare(task, memory_.worker(worker));
+      } else {
+        pack_values(at->u, task - at->u.source.tasks());
+      }
+    };
+    options_.executor.parallel_for(tasks, work);
+  }
+  index value_tasks() const noexcept {
+    return values_as_they_are() || problem_.Dv == 0 ? 0 : kv_heads();
+  }
+  void pack_values(const unit_type& u, index kv) const {
+    const sequence& s = u.visible.s;
+    T* rows = const_cast<T*>(u.values.data) + kv * u.values.head_stride;
+    copy_rows<Arch>(
+        inputs_.v.pointer(s.batch, s.first_key, u.head / problem_.group() + kv, index{0}),
+        inputs_.v.stride(1), inputs_.v.stride(3), s.S, problem_.Dv, rows, u.values.row_stride);
+  }
+
+  list_type list_;
+  const problem& problem_;
+  const call_inputs<T>& inputs_;
+  const tensor_view<T, 4>& out_;
+  const attend_options<T>& options_;
+  workspace& memory_;
+  index panel_heads_, unit_heads_;
+  block_sizes sizes_;
+};
+
+template <class T, class Arch, class... Mechanisms>
+void attend(const call_inputs<T>& in, const tensor_view<T, 4>& out,
+            const attend_options<T>& options, const Mechanisms&... mechanisms) {
+  const problem p = make_problem(in.q, in.k, in.v, out, options);
+  const auto all = std::tuple_cat(expand(mechanisms)...);
+  std::apply([]<class... Stages>(
+                 const Stages&...) { static_assert((check_stage<Stages, T, Arch>() && ...)); },
+             all);
+  for_each(all, [&](const auto& stage) { check_mechanism(stage, p, options.mask); });
+  if (p.B == 0 || p.T == 0 || p.Hq == 0) return;
+  workspace own;
+  workspace& memory = options.workspace != nullptr ? *options.workspace : own;
+  memory.reset();
+  forward_call<T, Arch, std::remove_const_t<decltype(all)>>(all, p, in, out, options, memory).run();
+}
+
+}  // namespace kernel
+
+// Attention, forward:  out_i = sum_j P_ij v_j,  P = softmax over visible j of scale q_i.k_j, with
+// what the listed mechanisms make of it.
+//
+//   q [B, T, Hq, D], k [B, S, Hkv, D], v [B, S, Hkv, Dv], out [B, T, Hq, Dv]
+//
+// in float or double, with any strides. Hq must be a multiple of Hkv: query head h reads key/value
+// head h / (Hq / Hkv). B, T, S, Dv may be 0. A row that sees no key gives output 0 and log-sum-exp
+// -inf. A key that a row does not see never reaches that row, whatever it holds.
+//
+// Mechanisms apply by place (inputs, scores, logits, probabilities, output) and, within a place, in
+// the order listed.
+//
+// Throws shape_error, before anything is written, when shapes, strides or the mask do not fit;
+// std::bad_alloc when there is no memory.
+template <class Q, class K, class V, class T, class... Mechanisms>
+void attend(const tensor_view<Q, 4>& q, const tensor_view<K, 4>& k, const tensor_view<V, 4>& v,
+            const tensor_view<T, 4>& out,
+            const std::type_identity_t<attend_options<T>>& options = {},
+            const Mechanisms&... mechanisms) {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>,
+                "heed: attend works on float and double; out must not be const");
+  static_assert(std::is_same_v<std::remove_const_t<Q>, T> &&
+                    std::is_same_v<std::remove_const_t<K>, T> &&
+                    std::is_same_v<std::remove_const_t<V>, T>,
+                "heed: attend: q, k, v and out must have one element type");
+  kernel::attend<T, kernel::default_arch>(call_inputs<T>{q, k, v}, out, options, mechanisms...);
+}
+
+}  // namespace heed::inline HEED_ABI

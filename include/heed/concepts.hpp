@@ -1,0 +1,76 @@
+// What a mechanism offers the sweep, and the checks that say in a sentence what is wrong with one.
+//
+// A mechanism is a value. The sweep sees it at three levels, each with its own hooks:
+//
+//   stage   the value itself                                    check, geometry, active, plan
+//   plan    what plan(context) returns, one per call and        queries, keys, rows, denominator,
+//           sequence; without the hook the stage is its plan    output
+//   rows    what rows(context) returns, one per row block and   enter, forward, advance,
+//           panel of heads; without the hook the plan serves    column_bias, row_bias, ceiling
+//
+// A stage names its place in the pipeline, `static constexpr heed::place where`, and lists its
+// hooks, `static constexpr heed::hook hooks = heed::hook::forward | ...`. A hook that is listed but
+// missing, or present but not listed, does not compile: so a misspelt hook cannot go unnoticed.
+#pragma once
+
+#include <type_traits>
+
+#include "heed/problem.hpp"
+
+namespace heed::inline HEED_ABI {
+
+// Where in the pipeline a stage acts. Stages sort stably into places; within one the caller's order
+// holds.
+enum class place {
+  inputs,  // queries and keys before they meet
+  scores,  // how a query meets a key (in place of the plain dot product; at most one)
+  logits,  // natural-log logits, already scaled, before softmax
+  probs,   // probabilities after softmax
+  output,  // finished rows of the output
+};
+
+enum class hook : unsigned {
+  none = 0,
+  check = 1U << 0,         // stage: check(problem, mask): throws where the parameters do not fit
+  geometry = 1U << 1,      // stage: geometry() -> heed::geometry
+  active = 1U << 2,        // stage: active() -> bool; false: as if it were not in the list
+  plan = 1U << 3,          // stage: plan(plan_context) -> Plan, trivially destructible
+  queries = 1U << 4,       // plan: queries(head, row_begin, row_end, T* rows, ld), in place
+  keys = 1U << 5,          // plan: keys(kv_head, key_begin, key_end, T* rows, ld), in place
+  rows = 1U << 6,          // plan: rows(rows_context) -> Rows, trivially destructible
+  denominator = 1U << 7,   // plan: denominator(head) -> T, a logit in the softmax's sum only
+  output = 1U << 8,        // plan: output(head, row, T* line), one finished row of Dv values
+  enter = 1U << 9,         // rows: enter(key_begin, key_end), once before a panel's forward calls
+  forward = 1U << 10,      // rows: forward(panel), once per panel and strip of rows
+  advance = 1U << 11,      // rows: advance(key_begin, key_end): the sweep leaves these columns
+  column_bias = 1U << 12,  // rows: column_bias(g, key_begin, key_end, T* sum) adds; see below
+  row_bias = 1U << 13,     // rows: row_bias(g, row) -> T, what column_bias leaves out in a row
+  ceiling = 1U << 14,      // rows: ceiling(g, row, key_end, T incoming) -> T, a bound, see below
+  prunes = 1U << 15,       // stage: prunes() -> double: mass that may be dropped; 0: none
+};
+constexpr hook operator|(hook a, hook b) noexcept {
+  return static_cast<hook>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+constexpr bool lists(hook all, hook one) noexcept {
+  return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0;
+}
+
+// column_bias is the fast form of forward for a stage that adds a number which splits into one per
+// column and one per row: column_bias + row_bias. The sweep uses it when every active stage of
+// place logits has it and mergeable() (optional member, default true) holds for each: the sums
+// then start the accumulators of q.k, and forward is not called.
+//
+// ceiling(g, row, key_end, incoming): given that every logit of keys < key_end that reaches the
+// stage is at most `incoming` in that row, a bound for what leaves it.
+
+// What a stage reads around an element (i, j).
+struct geometry {
+  index rows_above = 0;   // rows i - rows_above .. i of the same sequence and call
+  index older_cols = 0;   // keys j - older_cols ..
+  index newer_cols = 0;   // .. j + newer_cols
+  index heads_mixed = 1;  // heads in groups of this many, starting at a multiple of it
+  // What invisible entries must read as when the stage begins; else they are unspecified.
+  enum class invisible { unspecified, zero, minus_infinity } reads = invisible::unspecified;
+};
+
+}  // namespace heed::inline HEED_ABI
