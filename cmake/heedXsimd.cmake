@@ -1,0 +1,20 @@
+# The target xsimd, from version 8.1 on, for heed's build and for its installed package.
+if(NOT TARGET xsimd)
+  find_package(xsimd CONFIG QUIET)
+  if(NOT TARGET xsimd)
+    set(heed_xsimd_error "heed needs xsimd 8.1 or newer, which CMake does not find")
+  elseif(xsimd_VERSION VERSION_LESS 8.1)
+    # Not left to find_package: xsimd's version file takes "8.1" to refuse 9 and later.
+    set(heed_xsimd_error "heed needs xsimd 8.1 or newer; ${xsimd_DIR} has ${xsimd_VERSION}")
+  else()
+    # Debian's xsimd 8 asks to link xtl, a library of headers that it neither needs nor brings.
+    get_target_property(links xsimd INTERFACE_LINK_LIBRARIES)
+    if("xtl" IN_LIST links AND NOT TARGET xtl)
+      list(REMOVE_ITEM links xtl)
+      set_target_properties(xsimd PROPERTIES INTERFACE_LINK_LIBRARIES "${links}")
+    endif()
+    if(heed_global_targets)
+      set_target_properties(xsimd PROPERTIES IMPORTED_GLOBAL TRUE)
+    endif()
+  endif()
+endif()

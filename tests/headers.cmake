@@ -1,0 +1,84 @@
+# What compilers and linkers make of the headers.
+
+# Each header alone, as the first thing that a translation unit includes, and once more.
+set(header_units)
+foreach(header IN LISTS headers)
+  cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/include)
+  cmake_path(REPLACE_EXTENSION header .cpp OUTPUT_VARIABLE unit)
+  cmake_path(ABSOLUTE_PATH unit BASE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/headers)
+  file(CONFIGURE OUTPUT ${unit} CONTENT "#include \"${header}\"\n#include \"${header}\"\n")
+  list(APPEND header_units ${unit})
+endforeach()
+add_library(heed_headers_alone OBJECT ${header_units})
+heed_program_options(heed_headers_alone)
+target_compile_options(heed_headers_alone PRIVATE -O0)
+
+# For the tests that call a compiler themselves: where headers lie. Include folders that are not
+# heed's are system folders, as they are for a user; naming /usr/include would reorder it.
+set(folders $<TARGET_PROPERTY:heed_headers_alone,INCLUDE_DIRECTORIES>)
+set(folders $<REMOVE_DUPLICATES:$<FILTER:${folders},EXCLUDE,^${PROJECT_SOURCE_DIR}/include$|^/usr/include$>>)
+file(
+  GENERATE
+  OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/compiler.cmake
+  CONTENT
+    "set(compiler [[${CMAKE_CXX_COMPILER}]])
+set(clang [[${HEED_CLANGXX}]])
+set(includes [[-I${PROJECT_SOURCE_DIR}/include;-I${CMAKE_CURRENT_SOURCE_DIR};\
+$<$<BOOL:${folders}>:-isystem$<JOIN:${folders},;-isystem>>]])
+set(warnings [[${heed_warnings}]])
+")
+
+# heed_script_test(NAME SCRIPT [-DNAME=VALUE...]): a CMake script that knows the compiler.
+function(heed_script_test name label script)
+  add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CURRENT_BINARY_DIR}/compiler.cmake
+                                ${ARGN} -P ${CMAKE_CURRENT_SOURCE_DIR}/${script})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} SKIP_REGULAR_EXPRESSION "^skipped: ")
+endfunction()
+
+heed_script_test(headers/umbrella_stays_small headers headers/umbrella.cmake
+                 -DHEADER=${PROJECT_SOURCE_DIR}/include/heed/heed.hpp)
+
+file(GLOB files CONFIGURE_DEPENDS compile_fail/*.cpp)
+foreach(file IN LISTS files)
+  cmake_path(GET file STEM name)
+  heed_script_test(headers/compile_fail/${name} headers compile_fail/check.cmake -DFILE=${file})
+endforeach()
+
+# Two translation units that include everything link into one program.
+add_executable(heed-link link/one.cpp link/two.cpp)
+heed_program_options(heed-link)
+add_test(NAME headers/link COMMAND heed-link)
+set_tests_properties(headers/link PROPERTIES LABELS headers)
+
+# So do two of different instruction sets, and each keeps its own code. The one for AVX2 comes first
+# on the link line: what the linker merges, it takes from there.
+if("v3" IN_LIST HEED_TEST_MACHINES)
+  foreach(machine IN ITEMS avx2 sse2)
+    add_library(heed_link_${machine} OBJECT link/machine.cpp)
+    target_compile_definitions(heed_link_${machine} PRIVATE MACHINE=${machine})
+  endforeach()
+  heed_program_options(heed_link_avx2 -mavx2 -mfma)
+  heed_program_options(heed_link_sse2 -march=x86-64 -msse2)
+  add_executable(heed-link-machines link/machines.cpp $<TARGET_OBJECTS:heed_link_avx2>
+                                    $<TARGET_OBJECTS:heed_link_sse2>)
+  heed_program_options(heed-link-machines -march=x86-64)
+  add_test(NAME headers/link_machines COMMAND heed-link-machines)
+  set_tests_properties(headers/link_machines PROPERTIES LABELS headers)
+
+  heed_script_test(
+    headers/link_keeps_baseline headers link/check_machines.cmake -DOBJDUMP=${CMAKE_OBJDUMP}
+    -DBASELINE=$<TARGET_OBJECTS:heed_link_sse2> -DOTHER=$<TARGET_OBJECTS:heed_link_avx2>
+    -DPROGRAM=$<TARGET_FILE:heed-link-machines> "-DINCLUDE=.")
+endif()
+
+# A second compiler's view of everything that heed's own programs instantiate.
+if(HEED_CLANG_CHECK)
+  find_program(HEED_CLANGXX clang++ REQUIRED)
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp */*_test.cpp ../examples/*.cpp ../examples/*/*.cpp
+       ../bench/*.cpp ../bench/*/*.cpp)
+  foreach(file IN LISTS header_units sources)
+    cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
+    string(REGEX REPLACE "^.*tests/headers/" "include/" name ${name})
+    heed_script_test(clang/${name} clang headers/clang.cmake -DFILE=${file})
+  endforeach()
+endif()

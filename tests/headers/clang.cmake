@@ -1,0 +1,5 @@
+# FILE compiles with clang++ without a warning.
+include(${COMPILER})
+execute_process(COMMAND ${clang} -std=c++20 -fsyntax-only -march=native ${includes} ${warnings} -Werror
+                        -DHEED_TEST_GOLDEN_DIR="" -DHEED_TEST_GOLDEN_LAYERS_DIR="" ${FILE}
+                COMMAND_ERROR_IS_FATAL ANY)
