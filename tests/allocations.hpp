@@ -9,9 +9,12 @@ namespace heed_test {
 
 // Calls of operator new so far, by any thread.
 inline std::atomic<long> allocations{0};
+// While true, every operator new throws std::bad_alloc.
+inline std::atomic<bool> out_of_memory{false};
 
 inline void* counted(std::size_t size, std::size_t alignment) {
   allocations.fetch_add(1, std::memory_order_relaxed);
+  if (out_of_memory.load(std::memory_order_relaxed)) throw std::bad_alloc();
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
   if (memory == nullptr) throw std::bad_alloc();
