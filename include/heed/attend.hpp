@@ -135,7 +135,7 @@ class forward_call {
   void run_block(const station& at, index number, workspace& scratch) const {
     const index block = number / at.panels, part = number % at.panels;
     const index begin = block * sizes_.rows;
-    const index end = std::min(at.u.visible.s.T, begin + sizes_.rows);
+    const index end = (std::min)(at.u.visible.s.T, begin + sizes_.rows);
     const auto mark = scratch.mark();
     row_block<T, Arch, list_type, source_type>(at.u, at.u.head + part * panel_heads_, panel_heads_,
                                                begin, end, scratch)

@@ -204,7 +204,7 @@ constexpr sequence sequence_at(const problem& p, const mask& m, index n) noexcep
     s.S = p.S;
   }
   s.key_end = m.key_length.given() ? m.key_length[n] : s.S;
-  s.key_begin = std::min(m.key_start.given() ? m.key_start[n] : 0, s.key_end);
+  s.key_begin = (std::min)(m.key_start.given() ? m.key_start[n] : 0, s.key_end);
   s.position = m.align == alignment::top_left ? 0 : s.S - s.T;
   if (m.query_start.given()) s.position = m.query_start[n];
   return s;

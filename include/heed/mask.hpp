@@ -55,7 +55,7 @@ enum class alignment { bottom_right, top_left };
 //   - key_starts, key_lengths: start[b] <= j < length[b]; these only hide, positions stay
 //   - visible(view):      view(b, h, i, j) is true
 struct mask {
-  static constexpr index unlimited = std::numeric_limits<index>::max() / 4;
+  static constexpr index unlimited = (std::numeric_limits<index>::max)() / 4;
 
   bool is_causal = false;
   alignment align = alignment::bottom_right;
@@ -74,8 +74,8 @@ struct mask {
       throw shape_error("heed: mask::window: left and right must be >= 0");
     }
     mask m = *this;
-    m.left = std::min(keys_left, unlimited);
-    m.right = std::min(keys_right, unlimited);
+    m.left = (std::min)(keys_left, unlimited);
+    m.right = (std::min)(keys_right, unlimited);
     return m;
   }
   // The first n keys stay visible outside the window (causality and padding still hide them).

@@ -79,7 +79,7 @@ class dot_source {
   void prepare(index task, workspace& scratch) const {
     const index head = task / tasks_per_head();
     const index from = task % tasks_per_head() * keys_per_task;
-    const index to = std::min(S_, from + keys_per_task);
+    const index to = (std::min)(S_, from + keys_per_task);
     pack(head, from, to, packed_ + head * head_size() + from * D_, scratch);
   }
   static index panel_begin(index newest, index panel) noexcept {
@@ -104,7 +104,7 @@ class dot_source {
       for (index c = p.first; c < p.last;) {
         const index key = p.key(c) - (source_->lazy_ ? first_ : 0);
         const index within = key % strip;
-        const index n = std::min(strip - within, p.last - c);
+        const index n = (std::min)(strip - within, p.last - c);
         product<Arch>(queries, D, keys + (key - within) * D + within, strip, p.line(g, p.begin) + c,
                       p.row_stride, p.end - p.begin, n, D,
                       bias == nullptr ? start::zero : start::row_bias,

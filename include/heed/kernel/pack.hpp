@@ -11,6 +11,34 @@ constexpr index packed_columns_size(index n, index depth) {
   return round_up(n, strip_width<T, Arch>) * depth;
 }
 
+// A square of keys, one vector on a side: to[d * ldt + j] = from[j * row_stride + d].
+template <class Arch, class T>
+HEED_INLINE void transpose_square(const T* from, index row_stride, T* to, index ldt) {
+  constexpr int n = static_cast<int>(width<T, Arch>);
+#if defined(HEED_HAS_SHUFFLE)
+  vec<T, Arch> row[n];
+  unroll<n>([&](auto j) HEED_INLINE_LAMBDA { row[j] = load_vec<Arch>(from + j * row_stride); });
+  // Each round interleaves rows half the square apart; after log2(n) rounds it is transposed.
+  const auto round = [&]() HEED_INLINE_LAMBDA {
+    vec<T, Arch> next[n];
+    unroll<n / 2>([&](auto j) HEED_INLINE_LAMBDA {
+      next[2 * j] = interleave<false>(row[j], row[j + n / 2]);
+      next[2 * j + 1] = interleave<true>(row[j], row[j + n / 2]);
+    });
+    unroll<n>([&](auto j) HEED_INLINE_LAMBDA { row[j] = next[j]; });
+  };
+  if constexpr (n >= 2) round();
+  if constexpr (n >= 4) round();
+  if constexpr (n >= 8) round();
+  if constexpr (n >= 16) round();
+  unroll<n>([&](auto d) HEED_INLINE_LAMBDA { store_vec<Arch>(to + d * ldt, row[d]); });
+#else
+  for (int j = 0; j < n; ++j) {
+    for (int d = 0; d < n; ++d) to[d * ldt + j] = from[j * row_stride + d];
+  }
+#endif
+}
+
 // Keys as columns: strip s holds keys [s * strip_width, ...) as [depth][strip_width], so that
 // element d of key j stands at (s * depth + d) * strip_width + j % strip_width. The last strip is
 // padded with zeros. keys: [n x depth] with row stride row_stride and element stride
@@ -19,10 +47,19 @@ template <class Arch, class T>
 inline void pack_columns(const T* keys, index row_stride, index element_stride, index n,
                          index depth, T* packed) {
   constexpr index w = strip_width<T, Arch>;
+  constexpr index side = width<T, Arch>;
   constexpr index block = 16;  // a cache line of floats at a time
+  static_assert(side <= 16);
   for (index first = 0; first < n; first += w, packed += w * depth) {
     const index used = n - first < w ? n - first : w;
-    for (index d0 = 0; d0 < depth; d0 += block) {
+    const index squared = element_stride == 1 && used == w ? depth / side * side : 0;
+    for (index j = 0; j < w && squared > 0; j += side) {
+      for (index d = 0; d < squared; d += side) {
+        transpose_square<Arch>(keys + (first + j) * row_stride + d, row_stride, packed + d * w + j,
+                               w);
+      }
+    }
+    for (index d0 = squared; d0 < depth; d0 += block) {
       const index d1 = d0 + block < depth ? d0 + block : depth;
       for (index j = 0; j < used; ++j) {
         const T* key = keys + (first + j) * row_stride;

@@ -24,14 +24,14 @@ struct visibility {
   constexpr row_bounds bounds(index row) const noexcept {
     const index p = row + s.position;
     row_bounds b;
-    const index newest = m.is_causal ? std::min(s.key_end, p + 1) : s.key_end;
-    b.hi = std::min(newest, p + m.right + 1);
-    b.lo = std::max(s.key_begin, p - m.left);
-    b.first = std::max(s.key_begin, std::min(newest, m.first_keys));
+    const index newest = m.is_causal ? (std::min)(s.key_end, p + 1) : s.key_end;
+    b.hi = (std::min)(newest, p + m.right + 1);
+    b.lo = (std::max)(s.key_begin, p - m.left);
+    b.first = (std::max)(s.key_begin, (std::min)(newest, m.first_keys));
     if (b.hi <= b.lo) b.lo = b.hi = b.first;
     if (b.first >= b.lo) {  // one interval
       b.lo = s.key_begin;
-      b.hi = std::max(b.hi, b.first);
+      b.hi = (std::max)(b.hi, b.first);
       b.first = s.key_begin;
       if (b.hi <= b.lo) b.lo = b.hi = s.key_begin;
     }
@@ -89,17 +89,17 @@ struct panel {
  private:
   void hide_line(T* line, index g, index r, T value) const noexcept {
     const kernel::row_bounds& b = bounds[r];
-    const auto clip = [&](index key_at) { return std::clamp(key_at - column, first, last); };
+    const auto clip = [&](index key_at) { return (std::clamp)(key_at - column, first, last); };
     const index early = clip(visible->s.key_begin), early_end = clip(b.first);
     const index lo = clip(b.lo), hi = clip(b.hi);
-    for (index c = first; c < std::min(early, lo); ++c) line[c] = value;
-    for (index c = std::max(early, early_end); c < lo; ++c) line[c] = value;
+    for (index c = first; c < (std::min)(early, lo); ++c) line[c] = value;
+    for (index c = (std::max)(early, early_end); c < lo; ++c) line[c] = value;
     for (index c = hi; c < last; ++c) line[c] = value;
     if (!visible->has_view()) return;
     index stride = 0;
     const bool* shown = visible->view_line(head + g, row + r, stride);
-    const index from = std::max(first, -column);
-    const index to = std::min(last, visible->s.S - column);
+    const index from = (std::max)(first, -column);
+    const index to = (std::min)(last, visible->s.S - column);
     for (index c = from; c < to; ++c) {
       if (!shown[(column + c) * stride]) line[c] = value;
     }

@@ -106,17 +106,34 @@ inline T sum_lanes(const vec<T, Arch>& v) {
   }
   return lanes[0];
 }
-// NaN when any lane is NaN.
+// NaN or +inf when any lane is.
 template <class T, class Arch>
 inline T largest_lane(const vec<T, Arch>& v) {
   T lanes[vec<T, Arch>::size];
   v.store_unaligned(lanes);
-  T best = lanes[0];
-  for (std::size_t i = 1; i < vec<T, Arch>::size; ++i) {
-    if (!(lanes[i] <= best)) best = best == best ? lanes[i] : best;
+  for (std::size_t half = vec<T, Arch>::size / 2; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const T a = lanes[i], b = lanes[i + half];
+      lanes[i] = a >= b || a != a ? a : b;
+    }
   }
-  return best;
+  return lanes[0];
 }
+
+// The lanes of the lower or upper halves of a and b, alternating: a0 b0 a1 b1 ...
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HEED_HAS_SHUFFLE 1
+template <bool High, class T, class Arch>
+HEED_INLINE vec<T, Arch> interleave(const vec<T, Arch>& a, const vec<T, Arch>& b) {
+  constexpr int n = static_cast<int>(vec<T, Arch>::size);
+  return [&]<int... I>(std::integer_sequence<int, I...>) HEED_INLINE_LAMBDA {
+    return vec<T, Arch>(__builtin_shufflevector(
+        a.data, b.data, (I / 2 + (High ? n / 2 : 0) + (I % 2 ? n : 0))...));
+  }(std::make_integer_sequence<int, n>{});
+}
+#endif
+#endif
 
 template <class Arch, class T>
 HEED_INLINE vec<T, Arch> lane_numbers() {

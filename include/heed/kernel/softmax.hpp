@@ -28,8 +28,11 @@ inline void softmax_begin(index rows, const softmax_rows<T>& state) {
   constexpr index w = width<T, Arch>;
   for (index r = 0; r < rows; ++r) {
     state.max[r] = -std::numeric_limits<T>::infinity();
-    for (index i = 0; i < w; ++i) state.sum[r * w + i] = T(0);
-    for (index i = 0; i < state.dv; ++i) state.out[r * state.ldo + i] = T(0);
+    store_vec<Arch>(state.sum + r * w, vec<T, Arch>(T(0)));
+    T* out = state.out + r * state.ldo;
+    index i = 0;
+    for (; i + w <= state.dv; i += w) store_vec<Arch>(out + i, vec<T, Arch>(T(0)));
+    for (; i < state.dv; ++i) out[i] = T(0);
   }
 }
 
@@ -52,8 +55,8 @@ struct octaves {
   static bool near(T m) { return m >= -limit && m <= limit; }
   static T whole(T m) { return (m * c::log2_e + c::round_magic) - c::round_magic; }
 
+  // Of a row: magic - whole(max), and max - depth.
   v shift, cut;
-  explicit octaves(T m) : shift(magic - (near(m) ? whole(m) : T(0))), cut(m - depth) {}
 
   HEED_INLINE v operator()(const v& x) const {
     const v shifted = xsimd::fma(x, v(c::log2_e), shift);
@@ -79,7 +82,7 @@ inline T exp_of(T x) {
 }
 
 template <class Arch, class T>
-HEED_NOINLINE void scale_row(T* row, index n, T factor) {
+HEED_INLINE void scale_row(T* row, index n, T factor) {
   constexpr index w = width<T, Arch>;
   index i = 0;
   for (; i + w <= n; i += w)
@@ -87,33 +90,27 @@ HEED_NOINLINE void scale_row(T* row, index n, T factor) {
   for (; i < n; ++i) row[i] *= factor;
 }
 
-// Raises the maximum of row r to that of x[0, cols) and rescales what the row has gathered. A row
-// that meets NaN or +inf becomes NaN as a whole, and its maximum too. cols is a multiple of width.
+// Raises the maximum of row r to top, the largest lane by lane of its new logits, and rescales what
+// the row has gathered. A row that meets NaN or +inf becomes NaN as a whole, and its maximum too.
 template <class Arch, class T>
-HEED_NOINLINE void raise_max(const T* x, index cols, index r, const softmax_rows<T>& state) {
+HEED_NOINLINE void raise_max(const vec<T, Arch>& seen, index r, const softmax_rows<T>& state) {
   using o = octaves<T, Arch>;
-  constexpr index w = width<T, Arch>;
   constexpr T infinity = std::numeric_limits<T>::infinity();
   const T old = state.max[r];
-  T top = old;
-  for (index c = 0; c < cols; c += w) {
-    const T m = largest_lane(load_vec<Arch>(x + c));
-    if (!(m <= top)) top = m;
-    if (!(top < infinity)) break;
-  }
-  T factor;
-  if (!(top < infinity)) {
+  T top = largest_lane(seen);
+  T factor = T(0);
+  if (!(top < infinity) || old != old) {
     top = factor = std::numeric_limits<T>::quiet_NaN();
   } else if (o::near(top)) {
     const T octave = o::whole(top);
     top = octave * exp_constants<T>::ln2;
-    factor = o::near(old) ? exp_of<Arch>((o::whole(old) - octave) * exp_constants<T>::ln2) : T(0);
-  } else {
+    if (o::near(old)) factor = exp_of<Arch>((o::whole(old) - octave) * exp_constants<T>::ln2);
+  } else if (old != -infinity) {
     factor = exp_of<Arch>(old - top);
   }
   state.max[r] = top;
-  if (old == -infinity && factor == factor) return;
-  scale_row<Arch>(state.sum + r * w, w, factor);
+  if (old == -infinity && factor == factor) return;  // nothing gathered yet
+  scale_row<Arch>(state.sum + r * width<T, Arch>, width<T, Arch>, factor);
   scale_row<Arch>(state.out + r * state.ldo, state.dv, factor);
 }
 
@@ -150,20 +147,36 @@ inline void softmax_strip(T* logits, index ld, index rows, index cols,
     for (index c = cols; c < padded; ++c) x[c] = -infinity;
     v top = load_vec<Arch>(x);
     for (index c = w; c < padded; c += w) top = larger(top, load_vec<Arch>(x + c));
-    if (!xsimd::all(top <= v(state.max[r] + o::slack))) raise_max<Arch>(x, padded, r, state);
-    const T m = state.max[r];
-    if (!o::near(m) && m != -infinity) {
-      softmax_far_row<Arch>(x, padded, m, state.sum + r * w);
-      continue;
+    if (!xsimd::all(top <= v(state.max[r] + o::slack))) raise_max<Arch>(top, r, state);
+  }
+  // The rows' constants, some rows at a time: as numbers in memory they cost a load each.
+  constexpr index group = 8;
+  for (index first = 0; first < rows; first += group) {
+    const index count = rows - first < group ? rows - first : group;
+    T shift[group], cut[group];
+    for (index i = 0; i < count; ++i) {
+      const T m = state.max[first + i];
+      const T used = m == -infinity ? T(0) : m;
+      shift[i] = o::magic - o::whole(used);
+      cut[i] = used - o::depth;
     }
-    const o exponential(m == -infinity ? T(0) : m);
-    v total = load_vec<Arch>(state.sum + r * w);
-    for (index c = 0; c < padded; c += w) {
-      const v p = exponential(load_vec<Arch>(x + c));
-      store_vec<Arch>(x + c, p);
-      total += p;
+    for (index i = 0; i < count; ++i) {
+      const index r = first + i;
+      const T m = state.max[r];
+      T* x = logits + r * ld;
+      if (!o::near(m) && m != -infinity) {
+        softmax_far_row<Arch>(x, padded, m, state.sum + r * w);
+        continue;
+      }
+      const o exponential{v(shift[i]), v(cut[i])};
+      v total = load_vec<Arch>(state.sum + r * w);
+      for (index c = 0; c < padded; c += w) {
+        const v p = exponential(load_vec<Arch>(x + c));
+        store_vec<Arch>(x + c, p);
+        total += p;
+      }
+      store_vec<Arch>(state.sum + r * w, total);
     }
-    store_vec<Arch>(state.sum + r * w, total);
   }
 }
 
@@ -200,6 +213,11 @@ inline T finish_row(index r, const softmax_rows<T>& state,
   constexpr T infinity = std::numeric_limits<T>::infinity();
   const T m = state.max[r];
   if (m == -infinity && sink == -infinity && reduce_sum<Arch>(r, state) == T(0)) return -infinity;
+  if (sink == -infinity) {
+    const T total = reduce_sum<Arch>(r, state);
+    scale_row<Arch>(state.out + r * state.ldo, state.dv, T(1) / total);
+    return m + std::log(total);
+  }
   const T top = sink > m ? sink : m;
   const T share = exp_of<Arch>(m - top);
   const T total = reduce_sum<Arch>(r, state) * share + exp_of<Arch>(sink - top);

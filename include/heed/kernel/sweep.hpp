@@ -109,7 +109,7 @@ class row_block {
   void take_memory() {
     const index slack = lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
     ld_ = (u_.sizes.panel + slack + 2 * W - 1) / W * W;
-    const index height = whole_ ? count_ : std::min(count_, u_.sizes.strip);
+    const index height = whole_ ? count_ : (std::min)(count_, u_.sizes.strip);
     ldo_ = (Dv() + W - 1) / W * W;
     bounds_ = scratch_.take<row_bounds>(count_);
     queries_ = scratch_.take<T>(heads_ * count_ * u_.plans.context.problem.D);
@@ -138,15 +138,15 @@ class row_block {
     key_range main{seq().S, 0}, early{seq().key_begin, 0};
     for (index r = 0; r < count_; ++r) {
       const row_bounds b = bounds_[r] = u_.visible.bounds(row_ + r);
-      if (b.hi > b.lo) main = {std::min(main.begin, b.lo), std::max(main.end, b.hi)};
-      if (b.first > seq().key_begin) early.end = std::max(early.end, b.first);
+      if (b.hi > b.lo) main = {(std::min)(main.begin, b.lo), (std::max)(main.end, b.hi)};
+      if (b.first > seq().key_begin) early.end = (std::max)(early.end, b.first);
     }
     range_count_ = 0;
     if (main.end > main.begin) ranges_[range_count_++] = main;
     if (early.end > early.begin) {
       const index gap = lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
       if (range_count_ == 1 && early.end + gap >= main.begin) {
-        ranges_[0].begin = std::min(main.begin, early.begin);
+        ranges_[0].begin = (std::min)(main.begin, early.begin);
       } else {
         ranges_[range_count_++] = early;
       }
@@ -191,8 +191,8 @@ class row_block {
       if (n > 0) advance(source, logits, probs, range.end, ranges_[n - 1].begin - lag());
       for (index newest = range.end; newest > oldest;) {
         const index from =
-            std::max(oldest, newest > 0 ? u_.source.panel_begin(newest, u_.sizes.panel)
-                                        : newest - u_.sizes.panel);
+            (std::max)(oldest, newest > 0 ? u_.source.panel_begin(newest, u_.sizes.panel)
+                                          : newest - u_.sizes.panel);
         sweep_panel(which, source, logits, probs, from, newest);
         newest = from;
       }
@@ -267,7 +267,7 @@ class row_block {
     if (merged_) fill_bias(logits, begin, end);
   }
   key_range clip(index begin, index end) const noexcept {
-    return {std::max<index>(0, begin), std::min(seq().S, end)};
+    return {std::max<index>(0, begin), (std::min)(seq().S, end)};
   }
   void fill_bias(logits_rows& logits, index begin, index end) {
     for (index n = 0; n < heads_ * ld_; ++n) bias_[n] = 0;
@@ -285,7 +285,7 @@ class row_block {
       enter(source, logits, probs, begin, end);
       const index height = whole_ ? count_ : u_.sizes.strip;
       for (index a = 0; a < count_; a += height) {
-        sweep_strip(which, source, logits, probs, begin, end, a, std::min(count_, a + height));
+        sweep_strip(which, source, logits, probs, begin, end, a, (std::min)(count_, a + height));
       }
     }
     advance(source, logits, probs, begin, end);
@@ -296,7 +296,7 @@ class row_block {
       for (index r = 0; r < count_; ++r) {
         index stride = 0;
         const bool* shown = u_.visible.view_line(head_ + g, row_ + r, stride);
-        for (index j = std::max<index>(0, begin); j < std::min(seq().S, end); ++j) {
+        for (index j = std::max<index>(0, begin); j < (std::min)(seq().S, end); ++j) {
           if (shown[j * stride]) return false;
         }
       }
@@ -327,7 +327,7 @@ class row_block {
       }
     }
     if (!merged_) run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
-    p.begin = std::max(a, probs_begin());
+    p.begin = (std::max)(a, probs_begin());
     if (p.begin >= b) return;
     trim(p, columns);
     p.hide(-infinity);
@@ -335,7 +335,7 @@ class row_block {
     if (which == pass::measure) return;
     if (which == pass::weigh) {
       run_stages(u_.list.probs, probs, p, columns, 0);
-      p.begin = std::max(a, first_row(0));
+      p.begin = (std::max)(a, first_row(0));
       trim(p, columns);
       p.hide(0);
     }
@@ -348,15 +348,15 @@ class row_block {
     for (index r = p.begin; r < p.end; ++r) {
       const row_bounds& b = bounds_[r];
       if (b.first > seq().key_begin) {
-        lo = std::min(lo, seq().key_begin);
-        hi = std::max(hi, b.first);
+        lo = (std::min)(lo, seq().key_begin);
+        hi = (std::max)(hi, b.first);
       }
       if (b.lo < b.hi) {
-        lo = std::min(lo, b.lo);
-        hi = std::max(hi, b.hi);
+        lo = (std::min)(lo, b.lo);
+        hi = (std::max)(hi, b.hi);
       }
-      latest_lo = std::max(latest_lo, b.lo);
-      earliest_hi = std::min(earliest_hi, b.hi);
+      latest_lo = (std::max)(latest_lo, b.lo);
+      earliest_hi = (std::min)(earliest_hi, b.hi);
     }
     p.first = std::clamp<index>(lo - p.column, 0, columns);
     p.last = std::clamp<index>(hi - p.column, p.first, columns);
@@ -383,7 +383,7 @@ class row_block {
           p.hide(-infinity);
         }
         above -= reads.rows_above;
-        p.begin = std::max(a, first_row(later + above));
+        p.begin = (std::max)(a, first_row(later + above));
         if (p.begin < p.end) stage_rows.forward(p);
         p.column += reads.older_cols;
       }

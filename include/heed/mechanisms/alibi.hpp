@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "heed/checks.hpp"
+#include "heed/concepts.hpp"
+#include "heed/kernel/contexts.hpp"
+#include "heed/kernel/panel.hpp"
 
 namespace heed::inline HEED_ABI {
 
@@ -23,12 +26,16 @@ inline std::vector<double> alibi_slopes(index heads) {
   const auto slope = [](index h, index of) {
     return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(of));
   };
-  for (index h = 0; h < std::min(n, heads); ++h) slopes.push_back(slope(h, n));
+  for (index h = 0; h < (std::min)(n, heads); ++h) slopes.push_back(slope(h, n));
   for (index h = 0; n + h < heads; ++h) slopes.push_back(slope(2 * h, 2 * n));
   return slopes;
 }
 
 struct alibi {
+  static constexpr place where = place::logits;
+  static constexpr hook hooks =
+      hook::check | hook::plan | hook::rows | hook::forward | hook::column_bias | hook::row_bias;
+
   std::span<const double> slopes = {};  // [Hq]; empty: alibi_slopes(Hq)
 
   // Throws shape_error unless there is one slope per query head, or none.
@@ -38,6 +45,64 @@ struct alibi {
       throw_axis_error("alibi", "slopes", 0, "query heads", found, std::to_string(p.Hq));
     }
   }
+
+  template <class T, class Arch>
+  auto plan(const plan_context<T, Arch>& c) const {
+    const index heads = c.problem.Hq;
+    T* slope = c.memory.template take<T>(heads);
+    const std::vector<double> standard =
+        slopes.empty() ? alibi_slopes(heads) : std::vector<double>{};
+    for (index h = 0; h < heads; ++h) {
+      const auto at = static_cast<std::size_t>(h);
+      slope[h] = static_cast<T>(slopes.empty() ? standard[at] : slopes[at]);
+    }
+    return plan_type<T>{slope};
+  }
+
+ private:
+  // Per row block. Distances count from `reference`, the position of the block's first row, so that
+  // what all rows share stays small.
+  template <class T>
+  struct rows_type {
+    const T* slope;  // of head g at slope[g]
+    index heads, reference, count, newest;
+
+    // L_ij <- L_ij + slope_h (j - p_i)
+    template <class Arch>
+    void forward(const panel<T, Arch>& p) const {
+      for (index g = 0; g < p.heads; ++g) {
+        for (index r = p.begin; r < p.end; ++r) {
+          T* line = p.line(g, r);
+          const index distance = p.column - p.position(r);
+          for (index c = p.first; c < p.last; ++c) {
+            line[c] += slope[g] * static_cast<T>(distance + c);
+          }
+        }
+      }
+    }
+    // forward = slope (j - reference) + slope (reference - p_i)
+    void column_bias(index g, index begin, index end, T* sum) const {
+      for (index j = begin; j < end; ++j)
+        sum[j - begin] += slope[g] * static_cast<T>(j - reference);
+    }
+    T row_bias(index g, index r) const { return slope[g] * static_cast<T>(-r); }
+    // Not where keys newer than the block would get numbers that swamp the logits' digits.
+    bool mergeable() const {
+      const index beyond = (std::max)(count, newest - reference);
+      for (index g = 0; g < heads; ++g) {
+        if (slope[g] * static_cast<T>(beyond) > T(64)) return false;
+      }
+      return true;
+    }
+  };
+  template <class T>
+  struct plan_type {
+    const T* slope;
+    template <class Arch>
+    auto rows(const rows_context<T, Arch>& c) const {
+      return rows_type<T>{slope + c.head, c.heads, c.row + c.sequence.position, c.count, c.newest};
+    }
+  };
 };
 
 }  // namespace heed::inline HEED_ABI

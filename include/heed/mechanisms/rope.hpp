@@ -11,6 +11,8 @@
 #pragma once
 
 #include "heed/checks.hpp"
+#include "heed/concepts.hpp"
+#include "heed/kernel/contexts.hpp"
 
 namespace heed::inline HEED_ABI {
 
@@ -19,6 +21,9 @@ namespace heed::inline HEED_ABI {
 enum class rope_pairs { interleaved, half };
 
 struct rope {
+  static constexpr place where = place::inputs;
+  static constexpr hook hooks = hook::check | hook::plan | hook::queries | hook::keys;
+
   double theta = 10000;
   rope_pairs pairs = rope_pairs::half;
   index rotary_dim = 0;  // even, at most D; 0: all of D
@@ -39,6 +44,83 @@ struct rope {
                         ", expected an even number up to the head size " + std::to_string(p.D));
     }
   }
+
+  template <class T, class Arch>
+  auto plan(const plan_context<T, Arch>& c) const {
+    const sequence& s = c.sequence;
+    plan_type<T> p{pairs, rotated(c.problem), s.position, nullptr, nullptr};
+    p.key_turns = turns<T>(0, s.S, p.rotated, c.memory);
+    const bool shared = s.position >= 0 && s.position + s.T <= s.S;
+    p.query_turns = shared ? p.key_turns + s.position * p.rotated
+                           : turns<T>(s.position, s.T, p.rotated, c.memory);
+    return p;
+  }
+
+ private:
+  // cos phi [R/2] and sin phi [R/2] of `count` tokens from position `first` on. Angles step from
+  // token to token by one complex product in double, and start afresh often enough for that to cost
+  // no digits.
+  template <class T>
+  const T* turns(index first, index count, index rotated, workspace& memory) const {
+    constexpr index stride = 16;
+    T* table = memory.take<T>(count * rotated);
+    const index half = rotated / 2;
+    for (index n = 0; n < half; ++n) {
+      const double speed =
+          std::pow(theta, -2 * static_cast<double>(n) / static_cast<double>(rotated));
+      const double step_cos = std::cos(speed), step_sin = std::sin(speed);
+      double x = 1, y = 0;
+      for (index t = 0; t < count; ++t) {
+        if (t % stride == 0) {
+          const double phi = static_cast<double>(first + t + offset) * speed;
+          x = std::cos(phi);
+          y = std::sin(phi);
+        }
+        table[t * rotated + n] = static_cast<T>(x);
+        table[t * rotated + half + n] = static_cast<T>(y);
+        const double next = x * step_cos - y * step_sin;
+        y = x * step_sin + y * step_cos;
+        x = next;
+      }
+    }
+    return table;
+  }
+
+  template <class T>
+  struct plan_type {
+    rope_pairs pairs;
+    index rotated, position;
+    const T *key_turns, *query_turns;  // [token][R]
+
+    void queries(index, index row_begin, index row_end, T* rows, index ld) const {
+      rotate(query_turns + row_begin * rotated, row_end - row_begin, rows, ld);
+    }
+    void keys(index, index key_begin, index key_end, T* rows, index ld) const {
+      rotate(key_turns + key_begin * rotated, key_end - key_begin, rows, ld);
+    }
+
+   private:
+    // (a, b) <- (a cos phi - b sin phi, a sin phi + b cos phi)
+    void rotate(const T* turn, index count, T* rows, index ld) const {
+      const index half = rotated / 2;
+      for (index t = 0; t < count; ++t, turn += rotated, rows += ld) {
+        const T *cosine = turn, *sine = turn + half;
+        if (pairs == rope_pairs::half) {
+          for (index n = 0; n < half; ++n) {
+            const T a = rows[n], b = rows[n + half];
+            rows[n] = a * cosine[n] - b * sine[n];
+            rows[n + half] = a * sine[n] + b * cosine[n];
+          }
+        } else {
+          for (index n = 0; n < half; ++n) {
+            const T a = rows[2 * n], b = rows[2 * n + 1];
+            rows[2 * n] = a * cosine[n] - b * sine[n];
+            rows[2 * n + 1] = a * sine[n] + b * cosine[n];
+          }
+        }
+      }
+    }
+  };
 };
 
 }  // namespace heed::inline HEED_ABI

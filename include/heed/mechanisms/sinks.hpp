@@ -8,6 +8,7 @@
 #pragma once
 
 #include "heed/checks.hpp"
+#include "heed/concepts.hpp"
 
 namespace heed::inline HEED_ABI {
 
@@ -15,10 +16,15 @@ template <class T>
 struct sinks {
   tensor_view<const T, 1> logits;  // [Hq], natural-log, not scaled
 
+  static constexpr place where = place::logits;
+  static constexpr hook hooks = hook::check | hook::denominator;
+
   // Throws shape_error unless there is one logit per query head.
   void check(const problem& p) const {
     check_extents("sinks", "logits", logits, {{{"query heads", p.Hq}}});
   }
+
+  T denominator(index head) const noexcept { return logits(head); }
 };
 template <class T>
 sinks(tensor_view<T, 1>) -> sinks<std::remove_const_t<T>>;

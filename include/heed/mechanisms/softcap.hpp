@@ -8,16 +8,40 @@
 #pragma once
 
 #include "heed/checks.hpp"
+#include "heed/concepts.hpp"
+#include "heed/kernel/math.hpp"
+#include "heed/kernel/panel.hpp"
 
 namespace heed::inline HEED_ABI {
 
 struct softcap {
+  static constexpr place where = place::logits;
+  static constexpr hook hooks = hook::check | hook::forward;
+
   double cap = 30;
 
   // Throws shape_error unless cap > 0.
   void check(const problem&) const {
     if (!(cap > 0)) {
       throw shape_error("heed: softcap: cap: is " + std::to_string(cap) + ", expected above 0");
+    }
+  }
+
+  // L <- cap tanh(L / cap)
+  template <class T, class Arch>
+  void forward(const panel<T, Arch>& p) const {
+    using namespace kernel;
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    const vec<T, Arch> high(static_cast<T>(cap)), inverse(static_cast<T>(1 / cap));
+    for (index g = 0; g < p.heads; ++g) {
+      for (index r = p.begin; r < p.end; ++r) {
+        T* line = p.line(g, r);
+        for (index c = p.first; c < p.last; c += width<T, Arch>) {
+          const vec<T, Arch> x = load_vec<Arch>(line + c);
+          store_vec<Arch>(line + c, xsimd::select(x == vec<T, Arch>(-infinity), x,
+                                                  high * kernel::tanh<Arch>(x * inverse)));
+        }
+      }
     }
   }
 };
