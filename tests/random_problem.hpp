@@ -1,0 +1,333 @@
+// Random calls of attention, the same ones on every machine: shapes, layouts, masks and values that
+// float and double represent alike.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "heed/options.hpp"
+#include "heed/problem.hpp"
+
+namespace heed_test {
+
+using heed::index;
+
+// Numbers from a seed. The standard's distributions differ between libraries, these do not.
+class random_source {
+ public:
+  explicit random_source(std::uint64_t seed) : bits_(seed * 0x9e3779b97f4a7c15U + 1) {}
+
+  double uniform() { return static_cast<double>(bits_() >> 11) * 0x1p-53; }
+  double uniform(double low, double high) { return low + (high - low) * uniform(); }
+  // Mean 0, variance 1, nothing beyond 6: a sum of twelve uniform numbers.
+  double normal() {
+    double sum = -6;
+    for (int n = 0; n < 12; ++n) sum += uniform();
+    return sum;
+  }
+  // low .. high, both included.
+  index integer(index low, index high) {
+    return low + static_cast<index>(bits_() % static_cast<std::uint64_t>(high - low + 1));
+  }
+  bool chance(double p) { return uniform() < p; }
+  template <class T, std::size_t N>
+  T pick(const std::array<T, N>& from) {
+    return from[static_cast<std::size_t>(integer(0, static_cast<index>(N) - 1))];
+  }
+
+ private:
+  std::mt19937_64 bits_;
+};
+
+// f(i0, i1, ...) for every index of a shape.
+template <int Rank, class F, class... Index>
+void for_each_index(const heed::shape<Rank>& extents, F&& f, Index... at) {
+  if constexpr (sizeof...(Index) == Rank) {
+    f(at...);
+  } else {
+    for (index i = 0; i < extents[sizeof...(Index)]; ++i)
+      for_each_index<Rank>(extents, f, at..., i);
+  }
+}
+
+enum class layout {
+  contiguous,      // the last axis contiguous, in order
+  heads_outside,   // axes 1 and 2 swapped in memory: [B, H, T, D] under a [B, T, H, D] view
+  fused,           // a slice of a wider buffer: strides larger than the extents, an offset
+  every_second,    // innermost stride 2
+  repeated_batch,  // stride 0 along axis 0 (inputs only)
+};
+
+// One tensor twice, in float and double, with the same values and strides. What lies between its
+// elements is NaN. Movable; views stay good.
+template <int Rank>
+class twin {
+ public:
+  twin() = default;
+  twin(const heed::shape<Rank>& extents, layout how) : extents_(extents) {
+    std::array<std::size_t, Rank> order{};  // slowest axis first
+    for (std::size_t axis = 0; axis < Rank; ++axis) order[axis] = axis;
+    if constexpr (Rank >= 3) {
+      if (how == layout::heads_outside) std::swap(order[1], order[2]);
+    }
+    index step = how == layout::every_second ? 2 : 1;
+    for (std::size_t n = Rank; n-- > 0;) {
+      const std::size_t axis = order[n];
+      strides_[axis] = step;
+      step *= std::max<index>(1, extents[axis]) + (how == layout::fused && n > 0 ? 3 : 0);
+    }
+    if (how == layout::repeated_batch) strides_[0] = 0;
+    offset_ = how == layout::fused ? 5 : 0;
+    const auto size = static_cast<std::size_t>(step + offset_);
+    floats_.assign(size, std::numeric_limits<float>::quiet_NaN());
+    doubles_.assign(size, std::numeric_limits<double>::quiet_NaN());
+  }
+
+  const heed::shape<Rank>& extents() const { return extents_; }
+  bool repeats() const { return strides_[0] == 0 && extents_[0] > 1; }
+
+  template <class T>
+  heed::tensor_view<T, Rank> view() {
+    if constexpr (std::is_same_v<T, float>) {
+      return {floats_.data() + offset_, extents_, strides_};
+    } else {
+      return {doubles_.data() + offset_, extents_, strides_};
+    }
+  }
+  template <class T>
+  heed::tensor_view<const T, Rank> read() const {
+    return const_cast<twin*>(this)->view<T>();
+  }
+
+  // Element (at...) becomes x, rounded to float in both.
+  template <class... Index>
+  void set(double x, Index... at) {
+    view<float>()(at...) = static_cast<float>(x);
+    view<double>()(at...) = static_cast<double>(static_cast<float>(x));
+  }
+
+  // value() for every element.
+  template <class F>
+  void fill(F&& value) {
+    for_each_index<Rank>(extents_, [&](auto... at) { set(value(), at...); });
+  }
+
+ private:
+  heed::shape<Rank> extents_{}, strides_{};
+  index offset_ = 0;
+  std::vector<float> floats_;
+  std::vector<double> doubles_;
+};
+
+enum class mask_kind {
+  none,
+  causal,
+  top_left,
+  window,         // newer keys, too
+  causal_window,  // a window that ends at the query
+  always_visible,
+  padded,  // causal or not, key starts and lengths
+  query_starts,
+  packed,
+  boolean_view,
+};
+
+// What a random problem may be.
+struct random_limits {
+  index longest = 40;             // T and S
+  bool newer_keys = true;         // false: no query sees a key newer than itself
+  bool short_queries = true;      // false: S = T
+  bool values_like_keys = false;  // true: Dv = D
+  index heads_multiple = 1;       // Hq is a multiple of this
+};
+
+// A call: tensors, extents and mask. Movable; views and lists stay good.
+class random_problem {
+ public:
+  explicit random_problem(std::uint64_t seed, const random_limits& limits = {}) : random(seed) {
+    draw_shape(limits);
+    draw_mask(limits);
+    q = tensor<4>({call.B, call.T, call.Hq, call.D});
+    k = tensor<4>({call.B, call.S, call.Hkv, call.D});
+    v = tensor<4>({call.B, call.S, call.Hkv, call.Dv});
+    if (random.chance(0.5)) poison_padding();
+  }
+
+  // A parameter of these extents in a layout of its own; standard normal unless filled again.
+  template <int Rank>
+  twin<Rank> tensor(const heed::shape<Rank>& extents) {
+    static constexpr std::array all{layout::contiguous,    layout::contiguous,
+                                    layout::heads_outside, layout::fused,
+                                    layout::every_second,  layout::repeated_batch};
+    twin<Rank> t(extents, random.pick(all));
+    t.fill([&] { return random.normal(); });
+    return t;
+  }
+
+  // For messages.
+  std::string text() const {
+    const auto n = [](index x) { return std::to_string(x); };
+    return "B=" + n(call.B) + " T=" + n(call.T) + " S=" + n(call.S) + " Hq=" + n(call.Hq) +
+           " Hkv=" + n(call.Hkv) + " D=" + n(call.D) + " Dv=" + n(call.Dv) + " mask " +
+           n(static_cast<index>(kind)) + (mask.is_causal ? " causal" : "") +
+           (mask.align == heed::alignment::top_left ? " top_left" : "");
+  }
+
+  random_source random;
+  heed::problem call;
+  mask_kind kind = mask_kind::none;
+  heed::mask mask;
+  twin<4> q, k, v;
+
+ private:
+  void draw_shape(const random_limits& limits) {
+    static constexpr std::array<index, 8> sizes{1, 2, 3, 5, 8, 16, 17, 37};
+    call.B = random.integer(1, 3);
+    call.T = random.integer(random.chance(0.05) ? 0 : 1, limits.longest);
+    call.S = call.T;
+    if (limits.short_queries && random.chance(0.5)) {
+      call.S = random.integer(random.chance(0.05) ? 0 : 1, limits.longest);
+    }
+    const index m = limits.heads_multiple;
+    call.Hq = m * random.integer(1, m >= 4 ? 2 : 6 / m);
+    do call.Hkv = random.integer(1, call.Hq);
+    while (call.Hq % call.Hkv != 0);
+    call.D = random.pick(sizes);
+    call.Dv = limits.values_like_keys ? call.D : random.pick(sizes);
+    call.scale = 1 / std::sqrt(static_cast<double>(call.D));
+  }
+
+  void draw_mask(const random_limits& limits) {
+    static constexpr std::array all{mask_kind::causal,        mask_kind::none,
+                                    mask_kind::top_left,      mask_kind::window,
+                                    mask_kind::causal_window, mask_kind::always_visible,
+                                    mask_kind::padded,        mask_kind::query_starts,
+                                    mask_kind::packed,        mask_kind::boolean_view};
+    kind = random.pick(all);
+    const bool newer = limits.newer_keys && random.chance(0.3);
+    if (!newer) mask = heed::causal();
+    const index left = random.integer(0, call.S + 1), right = random.integer(0, 4);
+    switch (kind) {
+      case mask_kind::none:
+        if (limits.newer_keys) mask = heed::full();
+        break;
+      case mask_kind::causal:
+        break;
+      case mask_kind::top_left:
+        mask = mask.top_left();
+        break;
+      case mask_kind::window:
+        mask = mask.window(left, right);
+        break;
+      case mask_kind::causal_window:
+        mask = heed::window(left, 0);
+        break;
+      case mask_kind::always_visible:
+        mask = mask.window(left, right).always_visible(random.integer(0, 5));
+        break;
+      case mask_kind::padded:
+        draw_padding();
+        break;
+      case mask_kind::query_starts:
+        draw_starts();
+        break;
+      case mask_kind::packed:
+        draw_pieces(limits);
+        break;
+      case mask_kind::boolean_view:
+        draw_view();
+        break;
+    }
+  }
+
+  void draw_padding() {
+    for (index b = 0; b < call.B; ++b) {
+      lengths_.push_back(random.integer(0, call.S));
+      starts_.push_back(static_cast<std::int32_t>(random.integer(0, call.S)));
+    }
+    if (random.chance(0.7)) mask = mask.key_lengths(lengths_);
+    if (random.chance(0.7)) mask = mask.key_starts(starts_);
+  }
+
+  void draw_starts() {
+    for (index b = 0; b < call.B; ++b) {
+      lengths_.push_back(random.integer(0, std::max<index>(0, call.S - call.T + 2)));
+    }
+    mask = mask.query_starts(lengths_);
+  }
+
+  // 1 to 4 pieces, empty ones among them.
+  void draw_pieces(const random_limits& limits) {
+    call.B = 1;
+    lengths_ = {0};
+    starts_ = {0};
+    const index pieces = random.integer(1, 4);
+    for (index n = 0; n < pieces; ++n) {
+      const index queries = random.integer(0, limits.longest / 2);
+      const index keys = limits.short_queries ? random.integer(0, limits.longest / 2) : queries;
+      lengths_.push_back(lengths_.back() + queries);
+      starts_.push_back(starts_.back() + static_cast<std::int32_t>(keys));
+    }
+    call.T = lengths_.back();
+    call.S = starts_.back();
+    mask = mask.packed(lengths_, starts_);
+  }
+
+  void draw_view() {
+    const heed::shape<4> extents{random.chance(0.5) ? 1 : call.B, random.chance(0.5) ? 1 : call.Hq,
+                                 random.chance(0.3) ? 1 : call.T, random.chance(0.2) ? 1 : call.S};
+    const index size = extents[0] * extents[1] * extents[2] * extents[3];
+    shown_ = std::make_unique<bool[]>(static_cast<std::size_t>(size + 1));
+    for (index n = 0; n < size; ++n) shown_[static_cast<std::size_t>(n)] = random.chance(0.7);
+    mask = mask.visible(heed::tensor_view<const bool, 4>(shown_.get(), extents));
+  }
+
+  // NaN into keys and values that padding hides from every row.
+  void poison_padding() {
+    if (k.repeats() || v.repeats()) return;
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    for (index b = 0; b < call.B; ++b) {
+      const index begin = mask.key_start.given() ? mask.key_start[b] : 0;
+      const index end = mask.key_length.given() ? mask.key_length[b] : call.S;
+      for (index j = 0; j < call.S; ++j) {
+        if (j >= begin && j < end) continue;
+        for (index h = 0; h < call.Hkv; ++h) {
+          for (index c = 0; c < call.D; ++c) k.set(nan, b, j, h, c);
+          for (index c = 0; c < call.Dv; ++c) v.set(nan, b, j, h, c);
+        }
+      }
+    }
+  }
+
+  std::vector<std::int64_t> lengths_;
+  std::vector<std::int32_t> starts_;
+  std::unique_ptr<bool[]> shown_;
+};
+
+// Largest difference over the largest expected value, or over `at_least` where all are smaller.
+// Equal infinities and NaN against NaN agree; otherwise what is not finite differs by infinity.
+template <class T, class E, int Rank>
+double relative_error(const heed::tensor_view<T, Rank>& found,
+                      const heed::tensor_view<E, Rank>& expected, double at_least = 0) {
+  double worst = 0, largest = at_least;
+  for_each_index<Rank>(expected.extents(), [&](auto... at) {
+    const auto f = static_cast<double>(found(at...)), e = static_cast<double>(expected(at...));
+    if (std::isfinite(e)) largest = std::max(largest, std::abs(e));
+    if (f == e || (std::isnan(f) && std::isnan(e))) return;
+    const double difference = std::abs(f - e);
+    worst = std::isfinite(difference) ? std::max(worst, difference)
+                                      : std::numeric_limits<double>::infinity();
+  });
+  return worst == 0 ? 0 : worst / largest;
+}
+
+}  // namespace heed_test
