@@ -217,7 +217,7 @@ class header_parser {
     index value = 0;
     while (!rest_.empty() && rest_.front() >= '0' && rest_.front() <= '9') {
       const index digit = rest_.front() - '0';
-      if (value > (std::numeric_limits<index>::max() - digit) / 10) {
+      if (value > ((std::numeric_limits<index>::max)() - digit) / 10) {
         fail("an extent of the shape does not fit 63 bits");
       }
       value = value * 10 + digit;
@@ -250,7 +250,7 @@ template <class T>
 npy_array elements(const std::string& name, header head, std::span<const std::byte> data) {
   index count = 1, bound = 1;  // bound: the product without extents of 0, which must fit, too
   for (const index e : head.extents) {
-    if (e > 1 && bound > std::numeric_limits<index>::max() / static_cast<index>(sizeof(T)) / e) {
+    if (e > 1 && bound > (std::numeric_limits<index>::max)() / static_cast<index>(sizeof(T)) / e) {
       throw npy_error(name + ": shape " + shape_text(head.extents) +
                       " has more elements than memory can hold");
     }

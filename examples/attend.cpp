@@ -1,0 +1,211 @@
+// heed-attend: runs attention on tensors in files, and says how right and how fast it was.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attend/print.hpp"
+#include "attend/run.hpp"
+
+namespace fs = std::filesystem;
+using namespace attend_program;
+
+namespace {
+
+constexpr std::string_view usage =
+    "usage: heed-attend CASE_DIR [--out DIR] [options]\n"
+    "       heed-attend --all DIR [options]\n"
+    "\n"
+    "Reads CASE_DIR/case.txt and the .npy tensors beside it, runs the attention that it\n"
+    "describes and prints shape, time and, where CASE_DIR/out.npy is, the errors against it.\n"
+    "\n"
+    "  --out DIR        write out.npy and lse.npy to DIR\n"
+    "  --all DIR        run every case below DIR and print a table\n"
+    "  --dtype f32|f64  element type (default f32: reads NAME_f32.npy, writes <f4)\n"
+    "  --threads N      threads, 1 to 1024 (default 1); results do not depend on it\n"
+    "  --tolerance X    largest relative error (default: by mechanism and dtype)\n"
+    "\n"
+    "Exit status: 0 done; 1 error over the tolerance; 2 input or command line not usable,\n"
+    "nothing written; 3 mechanism not built yet.\n";
+
+enum status { done = 0, over_tolerance = 1, unusable = 2, mechanism_not_built = 3 };
+
+struct command {
+  fs::path cases;
+  bool all = false;
+  bool help = false;
+  std::optional<fs::path> out;
+  settings how;
+};
+
+template <class Number>
+Number number(std::string_view flag, std::string_view text, Number least, Number most,
+              const char* expected) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      !(value >= least && value <= most)) {
+    throw case_error(std::string(flag) + " " + std::string(text) + ": expected " + expected);
+  }
+  return value;
+}
+
+command parse(const std::vector<std::string_view>& words) {
+  command c;
+  for (std::size_t n = 0; n < words.size(); ++n) {
+    const std::string_view word = words[n];
+    const auto value = [&] {
+      if (n + 1 == words.size()) throw case_error(std::string(word) + ": a value is missing");
+      return words[++n];
+    };
+    const auto take_cases = [&](std::string_view path) {
+      if (!c.cases.empty()) throw case_error(std::string(path) + ": one folder only");
+      if (path.empty()) throw case_error("the folder's name is empty");
+      c.cases = path;
+    };
+    if (word == "--help" || word == "-h") {
+      c.help = true;
+    } else if (word == "--all") {
+      c.all = true;
+      take_cases(value());
+    } else if (word == "--out") {
+      c.out = value();
+    } else if (word == "--dtype") {
+      const std::string_view type = value();
+      if (type != "f32" && type != "f64") {
+        throw case_error("--dtype " + std::string(type) + ": expected f32 or f64");
+      }
+      c.how.type = type == "f32" ? heed::io::dtype::f32 : heed::io::dtype::f64;
+    } else if (word == "--threads") {
+      c.how.threads = number<heed::index>(word, value(), 1, 1024, "an integer from 1 to 1024");
+    } else if (word == "--tolerance") {
+      c.how.tolerance = number<double>(word, value(), 0, 1e300, "a number from 0");
+    } else if (word.starts_with("-")) {
+      throw case_error(std::string(word) + ": no such option (heed-attend --help lists them)");
+    } else {
+      take_cases(word);
+    }
+  }
+  if (c.cases.empty() && !c.help) throw case_error("no case folder (heed-attend --help)");
+  if (c.all && c.out) throw case_error("--out goes with one case, not with --all");
+  return c;
+}
+
+// Both files or none: what was written goes again when the other cannot be.
+void write(const fs::path& folder, const outcome& o) {
+  const bool created = fs::create_directories(folder);
+  const auto write_as = [&](auto zero) {
+    using T = decltype(zero);
+    heed::io::write_npy(folder / "out.npy", o.out.view<T, 4>());
+    heed::io::write_npy(folder / "lse.npy", o.lse.view<T, 3>());
+  };
+  try {
+    o.out.type() == heed::io::dtype::f32 ? write_as(float{}) : write_as(double{});
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(folder / "out.npy", ignored);
+    if (created) fs::remove(folder, ignored);
+    throw;
+  }
+}
+
+// run_case, with the folder's name before messages that lack one.
+outcome run_named(const attend_case& input, const settings& how) {
+  const std::string where = input.folder().string() + ": ";
+  try {
+    return run_case(input, how);
+  } catch (const not_built& e) {
+    throw not_built(where + e.what());
+  } catch (const heed::shape_error& e) {
+    throw case_error(where + e.what());
+  }
+}
+
+int run_one(const command& c) {
+  const attend_case input(c.cases);
+  std::error_code none;
+  if (c.out && fs::exists(c.cases / "out.npy") && fs::equivalent(*c.out, c.cases, none)) {
+    throw case_error(c.out->string() + ": --out would overwrite the case's expected out.npy");
+  }
+  const outcome result = run_named(input, c.how);
+  if (c.out) write(*c.out, result);
+  print_case(std::cout, input, c.how, result);
+  if (c.out) {
+    std::cout << "wrote   " << (*c.out / "out.npy").string() << ", "
+              << (*c.out / "lse.npy").string() << "\n";
+  }
+  return result.within_tolerance() ? done : over_tolerance;
+}
+
+std::vector<fs::path> folders_below(const fs::path& top) {
+  if (!fs::is_directory(top)) throw case_error(top.string() + ": no such folder");
+  std::vector<fs::path> folders;
+  if (fs::exists(top / "case.txt")) folders.push_back(top);
+  for (const auto& entry : fs::recursive_directory_iterator(top)) {
+    if (entry.is_directory() && fs::exists(entry.path() / "case.txt")) {
+      folders.push_back(entry.path());
+    }
+  }
+  if (folders.empty()) throw case_error(top.string() + ": no case.txt in or below it");
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+row run_row(const fs::path& folder, const settings& how) {
+  row r{.name = folder.filename().string()};
+  try {
+    const attend_case input(folder);
+    r.name = input.name();
+    r.result = run_case(input, how);
+    r.what = !r.result->error               ? verdict::unchecked
+             : r.result->within_tolerance() ? verdict::within
+                                            : verdict::over;
+  } catch (const not_built& e) {
+    r.what = verdict::not_built;
+    r.problem = e.what();
+  } catch (const std::exception& e) {
+    r.what = verdict::broken;
+    r.problem = e.what();
+  }
+  return r;
+}
+
+int run_all(const command& c) {
+  const std::vector<fs::path> folders = folders_below(c.cases);
+  std::size_t width = 0;
+  for (const fs::path& folder : folders) {
+    width = std::max(width, folder.filename().string().size());
+  }
+  table rows(std::cout, width);
+  for (const fs::path& folder : folders) rows.print(run_row(folder, c.how));
+  rows.print_summary(c.how);
+  if (rows.count(verdict::broken) > 0) return unusable;
+  return rows.count(verdict::over) > 0 ? over_tolerance : done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const command c = parse({argv + 1, argv + argc});
+    if (c.help) {
+      std::cout << usage;
+      return done;
+    }
+    return c.all ? run_all(c) : run_one(c);
+  } catch (const not_built& e) {
+    std::cerr << "heed-attend: " << e.what() << "\n";
+    return mechanism_not_built;
+  } catch (const std::bad_alloc&) {
+    std::cerr << "heed-attend: not enough memory for this case\n";
+  } catch (const std::exception& e) {
+    std::cerr << "heed-attend: " << e.what() << "\n";
+  }
+  return unusable;
+}

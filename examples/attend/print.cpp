@@ -1,0 +1,122 @@
+#include "print.hpp"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <ostream>
+
+namespace attend_program {
+namespace {
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2)))
+#endif
+std::string
+format(const char* pattern, ...) {
+  char line[512];
+  va_list arguments;
+  va_start(arguments, pattern);
+  std::vsnprintf(line, sizeof line, pattern, arguments);
+  va_end(arguments);
+  return line;
+}
+
+std::string duration(double seconds) {
+  if (seconds < 1e-3) return format("%.1f us", seconds * 1e6);
+  if (seconds < 1) return format("%.2f ms", seconds * 1e3);
+  return format("%.2f s", seconds);
+}
+
+double gflops(const outcome& o) {
+  return o.seconds > 0 ? o.flops / o.seconds * 1e-9 : 0;
+}
+
+const char* word(verdict v) {
+  switch (v) {
+    case verdict::within:
+      return "ok";
+    case verdict::over:
+      return "OVER TOLERANCE";
+    case verdict::unchecked:
+      return "no expected output";
+    case verdict::not_built:
+      return "not built yet";
+    case verdict::broken:
+      break;
+  }
+  return "ERROR";
+}
+
+const char* type_name(heed::io::dtype type) {
+  return type == heed::io::dtype::f32 ? "float32" : "float64";
+}
+
+}  // namespace
+
+void print_case(std::ostream& stream, const attend_case& c, const settings& s, const outcome& o) {
+  const heed::problem& p = o.problem;
+  stream << "case    " << c.name() << " (" << c.mechanism() << ")\n"
+         << "shape   B=" << p.B << " T=" << p.T << " S=" << p.S << " Hq=" << p.Hq
+         << " Hkv=" << p.Hkv << " D=" << p.D << " Dv=" << p.Dv << ", " << type_name(s.type) << ", "
+         << s.threads << (s.threads == 1 ? " thread\n" : " threads\n") << "time    "
+         << duration(o.seconds) << ", " << format("%.2f GFLOP/s", gflops(o))
+         << (o.calls > 1 ? format(" (median of %d calls)", o.calls) : "") << "\n";
+  if (o.error) {
+    stream << format("error   absolute %.2e, relative %.2e, tolerance %.2e: ", o.error->absolute,
+                     o.error->relative, o.tolerance)
+           << word(o.within_tolerance() ? verdict::within : verdict::over) << "\n";
+  }
+}
+
+table::table(std::ostream& stream, std::size_t name_width)
+    : stream_(stream), name_width_(static_cast<int>(std::clamp<std::size_t>(name_width, 4, 100))) {
+  stream_ << format("%-*s %3s %5s %5s %5s %4s %4s %11s %8s %9s %9s %9s  %s\n", name_width_, "case",
+                    "B", "T", "S", "heads", "D", "Dv", "time", "GFLOP/s", "abs err", "rel err",
+                    "tolerance", "result");
+}
+
+void table::print(const row& r) {
+  ++counts_[static_cast<std::size_t>(r.what)];
+  if (!r.result) {
+    stream_ << format("%-*s ", name_width_, r.name.c_str());
+    if (r.what == verdict::not_built) {
+      stream_ << r.problem << "\n";
+      if (std::find(missing_.begin(), missing_.end(), r.problem) == missing_.end()) {
+        missing_.push_back(r.problem);
+      }
+    } else {
+      stream_ << word(r.what) << ": " << r.problem << "\n";
+    }
+    return;
+  }
+  const outcome& o = *r.result;
+  const heed::problem& p = o.problem;
+  stream_ << format("%-*s %3td %5td %5td %5s %4td %4td %11s %8.2f", name_width_, r.name.c_str(),
+                    p.B, p.T, p.S, format("%td/%td", p.Hq, p.Hkv).c_str(), p.D, p.Dv,
+                    duration(o.seconds).c_str(), gflops(o));
+  if (o.error) {
+    stream_ << format(" %9.1e %9.1e %9.1e", o.error->absolute, o.error->relative, o.tolerance);
+  } else {
+    stream_ << format(" %9s %9s %9s", "-", "-", "-");
+  }
+  stream_ << "  " << word(r.what) << "\n";
+}
+
+void table::print_summary(const settings& s) const {
+  int all = 0;
+  for (const int n : counts_) all += n;
+  stream_ << "\n"
+          << all << (all == 1 ? " case in " : " cases in ") << type_name(s.type) << ": "
+          << count(verdict::within) << " within tolerance";
+  const std::pair<verdict, const char*> others[] = {{verdict::over, "over tolerance"},
+                                                    {verdict::unchecked, "without expected output"},
+                                                    {verdict::broken, "could not run"},
+                                                    {verdict::not_built, "not built yet"}};
+  for (const auto& [v, text] : others) {
+    if (count(v) > 0) stream_ << ", " << count(v) << " " << text;
+  }
+  stream_ << "\n";
+  for (const std::string& problem : missing_) stream_ << "  " << problem << "\n";
+}
+
+}  // namespace attend_program

@@ -1,0 +1,41 @@
+// What a person reads: one case in full, or many as rows of a table.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "run.hpp"
+
+namespace attend_program {
+
+enum class verdict { within, over, unchecked, not_built, broken };
+
+// One row of the table; result is there unless the case is broken or its mechanism not built.
+struct row {
+  std::string name;
+  verdict what = verdict::within;
+  std::optional<outcome> result = {};
+  std::string problem = {};  // why it could not run
+};
+
+// The lines of one case: shape, time and, against an expected output, errors.
+void print_case(std::ostream& stream, const attend_case& c, const settings& s, const outcome& o);
+
+// Prints a header, then a row for each case as it is handed in, then a summary.
+class table {
+ public:
+  table(std::ostream& stream, std::size_t name_width);
+  void print(const row& r);
+  void print_summary(const settings& s) const;
+
+  int count(verdict v) const { return counts_[static_cast<std::size_t>(v)]; }
+
+ private:
+  std::ostream& stream_;
+  int name_width_;
+  int counts_[5] = {};
+  std::vector<std::string> missing_;  // what is not built, each once
+};
+
+}  // namespace attend_program

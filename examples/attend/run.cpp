@@ -1,0 +1,83 @@
+#include "run.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace attend_program {
+namespace {
+
+constexpr std::array<kind, 8> kinds = {{
+    {"softmax", run_softmax},
+    {"rope", run_rope},
+    {"alibi", run_alibi},
+    {"rel", run_relative},
+    {"fox", nullptr},
+    {"path", nullptr},
+    {"cope", nullptr},
+    {"mta", nullptr},
+}};
+
+}  // namespace
+
+outcome run_case(const attend_case& c, const settings& s) {
+  const std::string mechanism = c.mechanism();
+  for (const kind& k : kinds) {
+    if (k.name != mechanism) continue;
+    if (k.run == nullptr) throw not_built("mechanism " + mechanism + " is not built yet");
+    const std::optional<heed::io::npy_array> expected = c.expected_out();
+    outcome result = k.run(c, s);
+    result.tolerance = s.tolerance ? *s.tolerance : default_tolerance(c, s.type);
+    if (expected) result.error = compare(result.out.as<double>(), *expected);
+    return result;
+  }
+  throw case_error((c.folder() / "case.txt").string() + ": unknown mechanism " + mechanism);
+}
+
+double default_tolerance(const attend_case& c, heed::io::dtype type) {
+  const bool single = type == heed::io::dtype::f32;
+  const std::string mechanism = c.mechanism(), name = c.name();
+  const auto named = [&](std::string_view part) { return name.find(part) != std::string::npos; };
+  if (mechanism == "fox" || c.flag("fox")) {
+    // The gates of these sum to -4e4 beside differences of 0.05.
+    if (named("resets")) return single ? 2e-5 : 1e-11;
+    return single ? 5e-6 : 1e-12;
+  }
+  // Logits of 50 and more: their own rounding is amplified by exp.
+  if (mechanism == "cope" && (named("saturated") || named("wide"))) return single ? 3e-5 : 1e-12;
+  if (mechanism == "path" || mechanism == "cope" || mechanism == "mta") {
+    return single ? 5e-6 : 1e-12;
+  }
+  return single ? 3e-6 : 1e-13;
+}
+
+double visible_pairs(const heed::problem& p, const heed::mask& m) {
+  if (p.B == 0 || p.Hq == 0) return 0;
+  double pairs = 0;
+  for (heed::index i = 0; i < p.T; ++i) {
+    const heed::index position = i + p.S - p.T;
+    heed::index last = p.S - 1;
+    if (m.is_causal) last = std::min(last, position);
+    if (m.right < p.S) last = std::min(last, position + m.right);
+    const heed::index first = m.left < p.S ? std::max<heed::index>(0, position - m.left) : 0;
+    pairs += static_cast<double>(std::max<heed::index>(0, last - first + 1));
+  }
+  return pairs * static_cast<double>(p.B) * static_cast<double>(p.Hq);
+}
+
+difference compare(const heed::io::npy_array& out, const heed::io::npy_array& expected) {
+  const auto have = out.values<double>(), want = expected.values<double>();
+  double largest_error = 0, largest = 0;
+  for (std::size_t n = 0; n < want.size(); ++n) {
+    const double error = have[n] == want[n] ? 0 : std::abs(have[n] - want[n]);
+    if (!(error <= largest_error)) largest_error = error;
+    if (std::isnan(error)) return {error, error};
+    largest = std::max(largest, std::abs(want[n]));
+  }
+  if (largest_error == 0) return {};
+  return {largest_error,
+          largest > 0 ? largest_error / largest : std::numeric_limits<double>::infinity()};
+}
+
+}  // namespace attend_program
