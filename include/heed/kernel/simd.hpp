@@ -8,7 +8,17 @@
 #include <limits>
 #include <type_traits>
 #include <utility>
+
+// gcc 12 reports its own AVX-512 intrinsics as reading what is not initialized (gcc PR 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <xsimd/xsimd.hpp>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 #include "heed/config.hpp"
 
@@ -70,7 +80,7 @@ HEED_INLINE void store_vec(T* p, const vec<T, Arch>& v) {
 }
 
 // xsimd's min and max, out of reach of function-like macros of the same names.
-// NaN in either argument: unspecified which argument is returned.
+// NaN in the second argument of larger comes through; in the first it may be lost.
 template <class T, class Arch>
 HEED_INLINE vec<T, Arch> larger(const vec<T, Arch>& a, const vec<T, Arch>& b) {
   return (xsimd::max)(a, b);
@@ -96,44 +106,76 @@ HEED_INLINE vec<To, Arch> bits_as(const vec<T, Arch>& v) {
   }
 }
 
-// Sum and largest of the lanes, in lane order, for the ends of rows.
-template <class T, class Arch>
-inline T sum_lanes(const vec<T, Arch>& v) {
-  T lanes[vec<T, Arch>::size];
-  v.store_unaligned(lanes);
-  for (std::size_t half = vec<T, Arch>::size / 2; half > 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
-}
-// NaN or +inf when any lane is.
-template <class T, class Arch>
-inline T largest_lane(const vec<T, Arch>& v) {
-  T lanes[vec<T, Arch>::size];
-  v.store_unaligned(lanes);
-  for (std::size_t half = vec<T, Arch>::size / 2; half > 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) {
-      const T a = lanes[i], b = lanes[i + half];
-      lanes[i] = a >= b || a != a ? a : b;
-    }
-  }
-  return lanes[0];
-}
-
-// The lanes of the lower or upper halves of a and b, alternating: a0 b0 a1 b1 ...
+// The compilers' own shuffle: xsimd's differ between its versions.
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define HEED_HAS_SHUFFLE 1
-template <bool High, class T, class Arch>
+#endif
+#endif
+
+#if defined(HEED_HAS_SHUFFLE)
+// Lanes Lane(0), Lane(1) ... of a followed by b, where lane numbers from the width on mean b.
+template <class Lane, class T, class Arch>
+HEED_INLINE vec<T, Arch> shuffle(const vec<T, Arch>& a, const vec<T, Arch>& b, Lane) {
+  return [&]<int... I>(std::integer_sequence<int, I...>) HEED_INLINE_LAMBDA {
+    return vec<T, Arch>(__builtin_shufflevector(a.data, b.data, Lane{}(I)...));
+  }
+  (std::make_integer_sequence<int, static_cast<int>(vec<T, Arch>::size)>{});
+}
+
+// The lower or upper halves of a and b, alternating: a0 b0 a1 b1 ...
+template <bool Upper, class T, class Arch>
 HEED_INLINE vec<T, Arch> interleave(const vec<T, Arch>& a, const vec<T, Arch>& b) {
   constexpr int n = static_cast<int>(vec<T, Arch>::size);
-  return [&]<int... I>(std::integer_sequence<int, I...>) HEED_INLINE_LAMBDA {
-    return vec<T, Arch>(__builtin_shufflevector(
-        a.data, b.data, (I / 2 + (High ? n / 2 : 0) + (I % 2 ? n : 0))...));
-  }(std::make_integer_sequence<int, n>{});
+  return shuffle(
+      a, b, [](int i) constexpr { return i / 2 + (Upper ? n / 2 : 0) + i % 2 * n; });
 }
 #endif
+
+// join(... join(lane 0, lane n / 2) ...): the lanes folded in halves.
+template <class T, class Arch, class Join>
+HEED_INLINE T fold_lanes(vec<T, Arch> v, Join&& join) {
+  constexpr int n = static_cast<int>(vec<T, Arch>::size);
+#if defined(HEED_HAS_SHUFFLE)
+  if constexpr (n >= 16)
+    v = join(v, shuffle(
+                    v, v, [](int i) constexpr { return (i + 8) % n; }));
+  if constexpr (n >= 8)
+    v = join(v, shuffle(
+                    v, v, [](int i) constexpr { return (i + 4) % n; }));
+  if constexpr (n >= 4)
+    v = join(v, shuffle(
+                    v, v, [](int i) constexpr { return (i + 2) % n; }));
+  if constexpr (n >= 2)
+    v = join(v, shuffle(
+                    v, v, [](int i) constexpr { return (i + 1) % n; }));
+  T lanes[n];
+  v.store_unaligned(lanes);
+  return lanes[0];
+#else
+  T lanes[n], other[n];
+  for (int half = n / 2; half > 0; half /= 2) {
+    v.store_unaligned(lanes);
+    for (int i = 0; i < n; ++i) other[i] = lanes[(i + half) % n];
+    v = join(v, vec<T, Arch>::load_unaligned(other));
+  }
+  v.store_unaligned(lanes);
+  return lanes[0];
 #endif
+}
+
+template <class T, class Arch>
+HEED_INLINE T sum_lanes(const vec<T, Arch>& v) {
+  using batch = vec<T, Arch>;
+  return fold_lanes(v, [](const batch& a, const batch& b) HEED_INLINE_LAMBDA { return a + b; });
+}
+// Where a lane is NaN: NaN or the largest of some others.
+template <class T, class Arch>
+HEED_INLINE T largest_lane(const vec<T, Arch>& v) {
+  using batch = vec<T, Arch>;
+  return fold_lanes(v,
+                    [](const batch& a, const batch& b) HEED_INLINE_LAMBDA { return larger(a, b); });
+}
 
 template <class Arch, class T>
 HEED_INLINE vec<T, Arch> lane_numbers() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <iterator>
 
 #include "heed/kernel/math.hpp"
 
@@ -47,8 +48,9 @@ struct octaves {
   static constexpr T limit = sizeof(T) == 8 ? T(1 << 18) : has_fma<Arch> ? T(1 << 20) : T(1 << 13);
   // Adding it leaves a biased exponent in the low bits.
   static constexpr T magic = c::round_magic + T(c::exponent_bias);
-  // e^x below this, relative to the row's maximum, reads as 0: the edge of the normal numbers.
-  static constexpr T depth = sizeof(T) == 4 ? T(87.33) : T(708.3);
+  // Logits further than this below the row's maximum are lifted to it: there the biased exponent
+  // is 0, and so the result is exactly 0.
+  static constexpr T depth = T(c::exponent_bias) * c::ln2;
   // The row maximum is raised when a logit exceeds it by more than a factor of 2^8.
   static constexpr T slack = T(8) * c::ln2;
 
@@ -56,20 +58,38 @@ struct octaves {
   static T whole(T m) { return (m * c::log2_e + c::round_magic) - c::round_magic; }
 
   // Of a row: magic - whole(max), and max - depth.
-  v shift, cut;
+  v shift, floor;
 
-  HEED_INLINE v operator()(const v& x) const {
-    const v shifted = xsimd::fma(x, v(c::log2_e), shift);
-    const v n = shifted - shift;
-    v r;
-    if constexpr (one_step) {
-      r = xsimd::fma(n, v(-c::ln2), x);
-    } else {
-      r = reduce_by_ln2<Arch>(x, n);
-    }
-    const v p = horner<Arch>(r, c::short_series);
-    const v power = bits_as<T>(bits_as<integer_of<T>>(shifted) << c::mantissa_bits);
-    return xsimd::select(x < cut, v(T(0)), p * power);
+  // x becomes its exponentials, N vectors in step: each alone is a chain of a dozen operations,
+  // which fills the processor's window before the next one starts. Returns their sum.
+  template <int N>
+  HEED_INLINE v replace(T* logits) const {
+    constexpr index w = width<T, Arch>;
+    constexpr int terms = static_cast<int>(std::size(c::short_series));
+    v x[N], shifted[N], p[N];
+    const auto each = [&](auto&& f) HEED_INLINE_LAMBDA { unroll<N>(f); };
+    each([&](auto i) HEED_INLINE_LAMBDA { x[i] = larger(floor, load_vec<Arch>(logits + i * w)); });
+    each([&](auto i) HEED_INLINE_LAMBDA { shifted[i] = xsimd::fma(x[i], v(c::log2_e), shift); });
+    each([&](auto i) HEED_INLINE_LAMBDA { p[i] = shifted[i] - shift; });
+    each([&](auto i) HEED_INLINE_LAMBDA {
+      if constexpr (one_step) {
+        x[i] = xsimd::fma(p[i], v(-c::ln2), x[i]);
+      } else {
+        x[i] = reduce_by_ln2<Arch>(x[i], p[i]);
+      }
+    });
+    each([&](auto i) HEED_INLINE_LAMBDA { p[i] = v(c::short_series[0]); });
+    unroll<terms - 1>([&](auto k) HEED_INLINE_LAMBDA {
+      each([&](auto i) HEED_INLINE_LAMBDA {
+        p[i] = xsimd::fma(p[i], x[i], v(c::short_series[k + 1]));
+      });
+    });
+    each([&](auto i) HEED_INLINE_LAMBDA {
+      p[i] *= bits_as<T>(bits_as<integer_of<T>>(shifted[i]) << c::mantissa_bits);
+    });
+    each([&](auto i) HEED_INLINE_LAMBDA { store_vec<Arch>(logits + i * w, p[i]); });
+    if constexpr (N == 4) return (p[0] + p[1]) + (p[2] + p[3]);
+    if constexpr (N == 1) return p[0];
   }
 };
 
@@ -114,17 +134,50 @@ HEED_NOINLINE void raise_max(const vec<T, Arch>& seen, index r, const softmax_ro
   scale_row<Arch>(state.out + r * state.ldo, state.dv, factor);
 }
 
-// A row whose maximum is too large for whole octaves, or NaN.
+// Rows of a group in which a maximum is too large for whole octaves, or NaN: differences first.
 template <class Arch, class T>
 HEED_NOINLINE void softmax_far_row(T* x, index cols, T m, T* sum) {
   constexpr index w = width<T, Arch>;
+  using o = octaves<T, Arch>;
+  const bool unseen = m == -std::numeric_limits<T>::infinity();
+  const T reference = unseen ? T(0) : o::near(m) ? o::whole(m) * exp_constants<T>::ln2 : m;
   vec<T, Arch> total = load_vec<Arch>(sum);
   for (index c = 0; c < cols; c += w) {
-    const vec<T, Arch> p = exp<Arch>(load_vec<Arch>(x + c) - vec<T, Arch>(m));
+    const vec<T, Arch> p = exp<Arch>(load_vec<Arch>(x + c) - vec<T, Arch>(reference));
     store_vec<Arch>(x + c, p);
     total += p;
   }
   store_vec<Arch>(sum, total);
+}
+
+// The exponentials of up to 8 rows whose maxima are settled.
+template <class Arch, class T>
+HEED_INLINE void softmax_group(T* logits, index ld, index rows, index cols, const T* max, T* sum) {
+  using v = vec<T, Arch>;
+  using o = octaves<T, Arch>;
+  constexpr index w = width<T, Arch>;
+  T shift[8], floor[8];
+  bool all_near = true;
+  for (index r = 0; r < rows; ++r) {
+    const T m = max[r] == -std::numeric_limits<T>::infinity() ? T(0) : max[r];
+    all_near &= o::near(m);
+    shift[r] = o::magic - o::whole(m);
+    floor[r] = m - o::depth;
+  }
+  if (!all_near) {
+    for (index r = 0; r < rows; ++r)
+      softmax_far_row<Arch>(logits + r * ld, cols, max[r], sum + r * w);
+    return;
+  }
+  for (index r = 0; r < rows; ++r) {
+    T* x = logits + r * ld;
+    const o exponential{v(shift[r]), v(floor[r])};
+    v total = load_vec<Arch>(sum + r * w);
+    index c = 0;
+    for (; c + 4 * w <= cols; c += 4 * w) total += exponential.template replace<4>(x + c);
+    for (; c < cols; c += w) total += exponential.template replace<1>(x + c);
+    store_vec<Arch>(sum + r * w, total);
+  }
 }
 
 // One panel of logits, [rows x cols] with row stride ld, becomes e^(x - max) in place, and the
@@ -149,34 +202,12 @@ inline void softmax_strip(T* logits, index ld, index rows, index cols,
     for (index c = w; c < padded; c += w) top = larger(top, load_vec<Arch>(x + c));
     if (!xsimd::all(top <= v(state.max[r] + o::slack))) raise_max<Arch>(top, r, state);
   }
-  // The rows' constants, some rows at a time: as numbers in memory they cost a load each.
+  // Some rows at a time, so that their constants come from memory, where they cost a load each.
   constexpr index group = 8;
   for (index first = 0; first < rows; first += group) {
     const index count = rows - first < group ? rows - first : group;
-    T shift[group], cut[group];
-    for (index i = 0; i < count; ++i) {
-      const T m = state.max[first + i];
-      const T used = m == -infinity ? T(0) : m;
-      shift[i] = o::magic - o::whole(used);
-      cut[i] = used - o::depth;
-    }
-    for (index i = 0; i < count; ++i) {
-      const index r = first + i;
-      const T m = state.max[r];
-      T* x = logits + r * ld;
-      if (!o::near(m) && m != -infinity) {
-        softmax_far_row<Arch>(x, padded, m, state.sum + r * w);
-        continue;
-      }
-      const o exponential{v(shift[i]), v(cut[i])};
-      v total = load_vec<Arch>(state.sum + r * w);
-      for (index c = 0; c < padded; c += w) {
-        const v p = exponential(load_vec<Arch>(x + c));
-        store_vec<Arch>(x + c, p);
-        total += p;
-      }
-      store_vec<Arch>(state.sum + r * w, total);
-    }
+    softmax_group<Arch>(logits + first * ld, ld, count, padded, state.max + first,
+                        state.sum + first * w);
   }
 }
 

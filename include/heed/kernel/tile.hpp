@@ -38,9 +38,8 @@ HEED_INLINE void product_tile(const T* a, index lda, const T* b, index ldb, T* c
     unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA { right[v] = load_vec<Arch>(b + v * w); });
     unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
       const vec<T, Arch> left(a[r * lda]);
-      unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
-        sum[r][v] = xsimd::fma(left, right[v], sum[r][v]);
-      });
+      unroll<Vecs>([&](auto v)
+                       HEED_INLINE_LAMBDA { sum[r][v] = xsimd::fma(left, right[v], sum[r][v]); });
     });
     b += ldb;
     ++a;
