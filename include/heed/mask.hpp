@@ -4,14 +4,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
+#include <string>
+#include <type_traits>
 
 #include "heed/tensor.hpp"
 
 namespace heed::inline HEED_ABI {
 
-// A read-only list of 32- or 64-bit integers that somebody else owns: lengths, starts, cu_seqlens.
+// A read-only list of 32- or 64-bit integers that somebody else owns and keeps until the call that
+// it is for returns: lengths, starts, cu_seqlens.
 class index_list {
  public:
   constexpr index_list() noexcept = default;
@@ -69,9 +71,11 @@ struct mask {
   tensor_view<const bool, 4> shown;  // [B|1, H|1, T|1, S|1]; no data: all shown
 
   // Keys in [p - left, p + right]. A window of W keys that ends at the query is window(W - 1, 0).
+  // Throws shape_error when one is negative.
   [[nodiscard]] constexpr mask window(index keys_left, index keys_right) const {
     if (keys_left < 0 || keys_right < 0) {
-      throw shape_error("heed: mask::window: left and right must be >= 0");
+      throw shape_error("heed: mask::window: left is " + std::to_string(keys_left) +
+                        " and right is " + std::to_string(keys_right) + ", expected both >= 0");
     }
     mask m = *this;
     m.left = (std::min)(keys_left, unlimited);
@@ -80,7 +84,10 @@ struct mask {
   }
   // The first n keys stay visible outside the window (causality and padding still hide them).
   [[nodiscard]] constexpr mask always_visible(index n) const {
-    if (n < 0) throw shape_error("heed: mask::always_visible: n must be >= 0");
+    if (n < 0) {
+      throw shape_error("heed: mask::always_visible: n is " + std::to_string(n) +
+                        ", expected >= 0");
+    }
     mask m = *this;
     m.first_keys = n;
     return m;

@@ -80,7 +80,7 @@ class workspace {
   // allocate because of that. Pieces that workers had taken are gone.
   void level_workers() {
     std::size_t most = 0;
-    for (const auto& w : workers_) most = std::max(most, w->capacity());
+    for (const auto& w : workers_) most = (std::max)(most, w->capacity());
     for (const auto& w : workers_) {
       if (most > 0) w->reserve(most);
     }
@@ -154,7 +154,7 @@ class workspace {
     }
     if (at == blocks_.size()) {
       for (const block& b : blocks_) held += b.size;
-      add_block(std::max({need, held, smallest_block}));
+      add_block((std::max)({need, held, smallest_block}));
     }
     current_ = at;
     used_ = used + need;
