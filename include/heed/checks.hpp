@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "heed/options.hpp"
+#include "heed/overlap.hpp"
 #include "heed/problem.hpp"
 
 namespace heed::inline HEED_ABI {
@@ -39,17 +40,6 @@ void check_extents(const char* who, const char* argument, const tensor_view<T, R
     if (found == e.extent || (e.or_one && found == 1)) continue;
     throw_axis_error(who, argument, axis, e.meaning, found,
                      (e.or_one && e.extent != 1 ? "1 or " : "") + std::to_string(e.extent));
-  }
-}
-
-// Throws shape_error when a view that is written repeats its elements along an axis.
-template <class T, int Rank>
-void check_output_strides(const char* who, const char* argument, const tensor_view<T, Rank>& view) {
-  for (int axis = 0; axis < Rank; ++axis) {
-    if (view.extent(axis) > 1 && view.stride(axis) == 0) {
-      throw shape_error(std::string("heed: ") + who + ": " + argument + ": axis " +
-                        std::to_string(axis) + " has stride 0, which an output may not have");
-    }
   }
 }
 
@@ -165,13 +155,13 @@ problem make_problem(const tensor_view<const T, 4>& q, const tensor_view<const T
   check_extents(
       "attend", "out", out,
       {{{"batch", p.B}, {"queries", p.T}, {"query heads", p.Hq}, {"value head size", p.Dv}}});
-  check_output_strides("attend", "out", out);
   const tensor_view<T, 3>& lse = options.lse;
   if (lse.data() != nullptr || !lse.empty()) {
     check_extents("attend", "lse", lse,
                   {{{"batch", p.B}, {"queries", p.T}, {"query heads", p.Hq}}});
-    check_output_strides("attend", "lse", lse);
   }
+  check_output("attend", {"out", out}, {{"q", q}, {"k", k}, {"v", v}, {"lse", lse}});
+  check_output("attend", {"lse", lse}, {{"q", q}, {"k", k}, {"v", v}});
   check_mask(p, options.mask);
   p.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.D)));
   return p;

@@ -238,21 +238,21 @@ inline void check_output(const char* call, const named_view& output,
                          std::initializer_list<named_view> others) {
   const footprint& memory = output.memory;
   if (memory.empty) return;
-  const std::string who = std::string("heed: ") + call + ": " + output.name;
+  const auto refuse = [&](const std::string& why) {
+    throw shape_error(std::string("heed: ") + call + ": " + output.name + why);
+  };
   for (int axis = 0; axis < memory.rank; ++axis) {
     if (memory.stride(axis) == 0 && memory.steps(axis) > 0) {
-      throw shape_error(who + ": axis " + std::to_string(axis) + " has stride 0 over " +
-                        std::to_string(memory.steps(axis) + 1) +
-                        " elements; an output needs a place for each");
+      refuse(": axis " + std::to_string(axis) + " has stride 0 over " +
+             std::to_string(memory.steps(axis) + 1) +
+             " elements; an output needs a place for each");
     }
   }
-  if (overlaps_itself(memory)) {
-    throw shape_error(who + ": its strides put two elements in one place");
-  }
+  if (overlaps_itself(memory)) refuse(": its strides put two elements in one place");
   for (const named_view& other : others) {
     if (views_overlap(memory, other.memory)) {
-      throw shape_error(who + " shares elements with " + other.name +
-                        "; an output needs memory of its own");
+      refuse(std::string(" shares elements with ") + other.name +
+             "; an output needs memory of its own");
     }
   }
 }
