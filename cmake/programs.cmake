@@ -7,11 +7,18 @@ endif()
 find_program(HEED_CCACHE ccache)
 mark_as_advanced(HEED_CCACHE)
 if(HEED_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${HEED_CCACHE})
+  # The tests use precompiled headers, which ccache takes only when told so.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime
+      ${HEED_CCACHE})
 endif()
 
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(heed_warnings -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # gcc 12 reports its own AVX-512 intrinsics as reading what is not initialized (gcc PR 105593).
+  set(heed_compiler_warnings -Wno-uninitialized -Wno-maybe-uninitialized)
+endif()
 
 if(NOT TARGET heed::layers)
   message(FATAL_ERROR "heed's tests, examples and benchmarks need Eigen and nlohmann-json; without "
@@ -25,7 +32,7 @@ function(heed_program_options target)
   if(NOT machine AND HEED_NATIVE)
     set(machine -march=native)
   endif()
-  target_compile_options(${target} PRIVATE ${heed_warnings} $<$<BOOL:${HEED_WERROR}>:-Werror>
+  target_compile_options(${target} PRIVATE ${heed_warnings} ${heed_compiler_warnings} $<$<BOOL:${HEED_WERROR}>:-Werror>
                                            ${machine})
   target_link_libraries(${target} PRIVATE heed::layers)
 endfunction()

@@ -9,6 +9,36 @@ foreach(header IN LISTS headers)
   file(CONFIGURE OUTPUT ${unit} CONTENT "#include \"${header}\"\n#include \"${header}\"\n")
   list(APPEND header_units ${unit})
 endforeach()
+
+# All headers together after windows.h, which without NOMINMAX leaves macros min and max behind it.
+# The headers of others come before that: libstdc++ would remove the macros, xsimd cannot bear them.
+set(foreign)
+set(own)
+foreach(header IN LISTS headers)
+  file(STRINGS ${header} lines REGEX "^#include <")
+  list(APPEND foreign ${lines})
+  cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/include)
+  list(APPEND own "#include \"${header}\"")
+endforeach()
+list(REMOVE_DUPLICATES foreign)
+list(FILTER foreign EXCLUDE REGEX "omp\\.h")
+list(JOIN foreign "\n" foreign)
+list(JOIN own "\n" own)
+file(
+  CONFIGURE
+  OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/headers/after_windows.cpp
+  CONTENT
+    "@foreign@
+#define min(a, b) (((a) < (b)) ? (a) : (b))
+#define max(a, b) (((a) > (b)) ? (a) : (b))
+@own@
+#if !defined(min) || !defined(max)
+#error \"the macros are gone, so this file shows nothing\"
+#endif
+"
+  @ONLY)
+list(APPEND header_units ${CMAKE_CURRENT_BINARY_DIR}/headers/after_windows.cpp)
+
 add_library(heed_headers_alone OBJECT ${header_units})
 heed_program_options(heed_headers_alone)
 target_compile_options(heed_headers_alone PRIVATE -O0)
@@ -76,9 +106,10 @@ if(HEED_CLANG_CHECK)
   find_program(HEED_CLANGXX clang++ REQUIRED)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp */*_test.cpp ../examples/*.cpp ../examples/*/*.cpp
        ../bench/*.cpp ../bench/*/*.cpp)
-  foreach(file IN LISTS header_units sources)
-    cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
-    string(REGEX REPLACE "^.*tests/headers/" "include/" name ${name})
-    heed_script_test(clang/${name} clang headers/clang.cmake -DFILE=${file})
+  foreach(file IN LISTS sources ITEMS ${CMAKE_CURRENT_BINARY_DIR}/headers/after_windows.cpp)
+    cmake_path(GET file STEM name)
+    cmake_path(GET file PARENT_PATH folder)
+    cmake_path(GET folder STEM folder)
+    heed_script_test(clang/${folder}/${name} clang headers/clang.cmake -DFILE=${file})
   endforeach()
 endif()
