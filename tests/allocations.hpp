@@ -28,6 +28,13 @@ inline void* counted(std::size_t size, std::size_t alignment) {
 [[gnu::weak]] void* operator new(std::size_t size) {
   return heed_test::counted(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 }
+[[gnu::weak]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return heed_test::counted(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::weak]] void* operator new(std::size_t size, std::align_val_t alignment) {
   return heed_test::counted(size, static_cast<std::size_t>(alignment));
 }
