@@ -177,6 +177,25 @@ HEED_INLINE T largest_lane(const vec<T, Arch>& v) {
                     [](const batch& a, const batch& b) HEED_INLINE_LAMBDA { return larger(a, b); });
 }
 
+// AVX-512 takes a float apart in one instruction each way.
+template <class T, class Arch>
+inline constexpr bool has_scalef =
+    std::is_base_of_v<xsimd::avx512dq, Arch>&& std::is_same_v<T, float>;
+
+#if defined(__AVX512DQ__)
+// y - floor(y); 0 at -inf.
+template <class Arch>
+HEED_INLINE vec<float, Arch> above_floor(const vec<float, Arch>& y) {
+  return vec<float, Arch>(_mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
+}
+// p 2^floor(y); 0 where that is below the normal numbers.
+template <class Arch>
+HEED_INLINE vec<float, Arch> times_power(const vec<float, Arch>& p, const vec<float, Arch>& y) {
+  const __mmask16 normal = _mm512_cmp_ps_mask(y, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  return vec<float, Arch>(_mm512_maskz_scalef_ps(normal, p, y));
+}
+#endif
+
 template <class Arch, class T>
 HEED_INLINE vec<T, Arch> lane_numbers() {
   alignas(64) T lanes[vec<T, Arch>::size];

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cmath>
-#include <iterator>
+#include <type_traits>
 
 #include "heed/kernel/math.hpp"
 
@@ -57,7 +57,8 @@ struct octaves {
   static bool near(T m) { return m >= -limit && m <= limit; }
   static T whole(T m) { return (m * c::log2_e + c::round_magic) - c::round_magic; }
 
-  // Of a row: magic - whole(max), and max - depth.
+  // Of a row: base - whole(max), and max - depth.
+  static constexpr T base = has_scalef<T, Arch> ? T(0) : magic;
   v shift, floor;
 
   // x becomes its exponentials, N vectors in step: each alone is a chain of a dozen operations,
@@ -65,28 +66,41 @@ struct octaves {
   template <int N>
   HEED_INLINE v replace(T* logits) const {
     constexpr index w = width<T, Arch>;
-    constexpr int terms = static_cast<int>(std::size(c::short_series));
     v x[N], shifted[N], p[N];
     const auto each = [&](auto&& f) HEED_INLINE_LAMBDA { unroll<N>(f); };
-    each([&](auto i) HEED_INLINE_LAMBDA { x[i] = larger(floor, load_vec<Arch>(logits + i * w)); });
-    each([&](auto i) HEED_INLINE_LAMBDA { shifted[i] = xsimd::fma(x[i], v(c::log2_e), shift); });
-    each([&](auto i) HEED_INLINE_LAMBDA { p[i] = shifted[i] - shift; });
-    each([&](auto i) HEED_INLINE_LAMBDA {
-      if constexpr (one_step) {
-        x[i] = xsimd::fma(p[i], v(-c::ln2), x[i]);
-      } else {
-        x[i] = reduce_by_ln2<Arch>(x[i], p[i]);
-      }
-    });
-    each([&](auto i) HEED_INLINE_LAMBDA { p[i] = v(c::short_series[0]); });
-    unroll<terms - 1>([&](auto k) HEED_INLINE_LAMBDA {
-      each([&](auto i) HEED_INLINE_LAMBDA {
-        p[i] = xsimd::fma(p[i], x[i], v(c::short_series[k + 1]));
+    const auto polynomial = [&](const auto& series) HEED_INLINE_LAMBDA {
+      constexpr int terms = static_cast<int>(std::extent_v<std::remove_cvref_t<decltype(series)>>);
+      each([&](auto i) HEED_INLINE_LAMBDA { p[i] = v(series[0]); });
+      unroll<terms - 1>([&](auto k) HEED_INLINE_LAMBDA {
+        each([&](auto i) HEED_INLINE_LAMBDA { p[i] = xsimd::fma(p[i], x[i], v(series[k + 1])); });
       });
-    });
-    each([&](auto i) HEED_INLINE_LAMBDA {
-      p[i] *= bits_as<T>(bits_as<integer_of<T>>(shifted[i]) << c::mantissa_bits);
-    });
+    };
+    if constexpr (has_scalef<T, Arch>) {
+      // In octaves from the start. x log2(e) - M is rounded once, an error of the kind and size
+      // that x itself has, and three instructions less.
+      each([&](auto i) HEED_INLINE_LAMBDA {
+        shifted[i] = xsimd::fma(load_vec<Arch>(logits + i * w), v(c::log2_e), shift);
+      });
+      each([&](auto i) HEED_INLINE_LAMBDA { x[i] = above_floor<Arch>(shifted[i]); });
+      polynomial(c::power_series);
+      each([&](auto i) HEED_INLINE_LAMBDA { p[i] = times_power<Arch>(p[i], shifted[i]); });
+    } else {
+      each([&](auto i)
+               HEED_INLINE_LAMBDA { x[i] = larger(floor, load_vec<Arch>(logits + i * w)); });
+      each([&](auto i) HEED_INLINE_LAMBDA { shifted[i] = xsimd::fma(x[i], v(c::log2_e), shift); });
+      each([&](auto i) HEED_INLINE_LAMBDA { p[i] = shifted[i] - shift; });
+      each([&](auto i) HEED_INLINE_LAMBDA {
+        if constexpr (one_step) {
+          x[i] = xsimd::fma(p[i], v(-c::ln2), x[i]);
+        } else {
+          x[i] = reduce_by_ln2<Arch>(x[i], p[i]);
+        }
+      });
+      polynomial(c::short_series);
+      each([&](auto i) HEED_INLINE_LAMBDA {
+        p[i] *= bits_as<T>(bits_as<integer_of<T>>(shifted[i]) << c::mantissa_bits);
+      });
+    }
     each([&](auto i) HEED_INLINE_LAMBDA { store_vec<Arch>(logits + i * w, p[i]); });
     if constexpr (N == 4) return (p[0] + p[1]) + (p[2] + p[3]);
     if constexpr (N == 1) return p[0];
@@ -150,20 +164,44 @@ HEED_NOINLINE void softmax_far_row(T* x, index cols, T m, T* sum) {
   store_vec<Arch>(sum, total);
 }
 
-// The exponentials of up to 8 rows whose maxima are settled.
+// Row[from, to) = value, in whole vectors counted from the start of the row, so that the vector
+// loads that follow need not wait for many small stores. Rewrites, as they are, the elements that
+// share a vector with an end: those must be readable and writable.
+template <class Arch, class T>
+HEED_INLINE void fill_columns(T* row, index from, index to, T value) {
+  using v = vec<T, Arch>;
+  constexpr index w = width<T, Arch>;
+  for (index c = from / w * w; c < to; c += w) {
+    if (c >= from && c + w <= to) {
+      store_vec<Arch>(row + c, v(value));
+    } else {
+      const v lane = lane_numbers<Arch, T>();
+      const auto inside =
+          (lane >= v(static_cast<T>(from - c))) & (lane < v(static_cast<T>(to - c)));
+      store_vec<Arch>(row + c, xsimd::select(inside, v(value), load_vec<Arch>(row + c)));
+    }
+  }
+}
+
+// The exponentials of up to 16 rows whose maxima are settled.
 template <class Arch, class T>
 HEED_INLINE void softmax_group(T* logits, index ld, index rows, index cols, const T* max, T* sum) {
   using v = vec<T, Arch>;
   using o = octaves<T, Arch>;
+  using c = exp_constants<T>;
   constexpr index w = width<T, Arch>;
-  T shift[8], floor[8];
+  // The rows' constants, in vectors; as numbers in memory each costs a row one load.
+  T shift[16] = {}, floor[16];
+  for (index r = 0; r < rows; ++r) shift[r] = max[r];
   bool all_near = true;
-  for (index r = 0; r < rows; ++r) {
-    const T m = max[r] == -std::numeric_limits<T>::infinity() ? T(0) : max[r];
-    all_near &= o::near(m);
-    shift[r] = o::magic - o::whole(m);
-    floor[r] = m - o::depth;
-  }
+  unroll<16 / w>([&](auto i) HEED_INLINE_LAMBDA {
+    const v seen = load_vec<Arch>(shift + i * w);
+    const v m = xsimd::select(seen == v(-std::numeric_limits<T>::infinity()), v(T(0)), seen);
+    all_near &= xsimd::all(xsimd::abs(m) <= v(o::limit));
+    const v octave = xsimd::fma(m, v(c::log2_e), v(c::round_magic)) - v(c::round_magic);
+    store_vec<Arch>(shift + i * w, v(o::base) - octave);
+    store_vec<Arch>(floor + i * w, m - v(o::depth));
+  });
   if (!all_near) {
     for (index r = 0; r < rows; ++r)
       softmax_far_row<Arch>(logits + r * ld, cols, max[r], sum + r * w);
@@ -197,13 +235,12 @@ inline void softmax_strip(T* logits, index ld, index rows, index cols,
   if (padded == 0) return;
   for (index r = 0; r < rows; ++r) {
     T* x = logits + r * ld;
-    for (index c = cols; c < padded; ++c) x[c] = -infinity;
+    if (cols < padded) fill_columns<Arch>(x, cols, padded, -infinity);
     v top = load_vec<Arch>(x);
     for (index c = w; c < padded; c += w) top = larger(top, load_vec<Arch>(x + c));
     if (!xsimd::all(top <= v(state.max[r] + o::slack))) raise_max<Arch>(top, r, state);
   }
-  // Some rows at a time, so that their constants come from memory, where they cost a load each.
-  constexpr index group = 8;
+  constexpr index group = 16;
   for (index first = 0; first < rows; first += group) {
     const index count = rows - first < group ? rows - first : group;
     softmax_group<Arch>(logits + first * ld, ld, count, padded, state.max + first,
@@ -222,7 +259,7 @@ inline void exp_strip(T* logits, index ld, index rows, index cols, const T* lse)
   const index padded = round_up(cols, w);
   for (index r = 0; r < rows; ++r) {
     T* x = logits + r * ld;
-    for (index c = cols; c < padded; ++c) x[c] = -infinity;
+    if (cols < padded) fill_columns<Arch>(x, cols, padded, -infinity);
     const v reference(lse[r] == -infinity ? T(0) : lse[r]);
     for (index c = 0; c < padded; c += w) {
       store_vec<Arch>(x + c, exp_negative<Arch>(load_vec<Arch>(x + c) - reference));
