@@ -1,5 +1,6 @@
 # FILE must not compile, and the compiler must say why. Its comments "// expect: REGEX" and
 # "// flags: FLAG..." name the message and further flags.
+cmake_minimum_required(VERSION 3.23)
 include(${COMPILER})
 file(STRINGS ${FILE} expect REGEX "^// expect: " LIMIT_COUNT 1)
 string(REGEX REPLACE "^// expect: " "" expect "${expect}")

@@ -1,4 +1,4 @@
-// expect: (no matching function|conversion from|no viable conversion)
+// expect: (could not convert|no viable conversion)
 // A const view must not silently become a mutable one.
 #include "heed/tensor.hpp"
 

@@ -1,4 +1,5 @@
 # heed.hpp needs xsimd and the standard library, and includes none of heed's optional headers.
+cmake_minimum_required(VERSION 3.23)
 include(${COMPILER})
 execute_process(
   COMMAND ${compiler} -std=c++20 ${includes} -M ${HEADER}

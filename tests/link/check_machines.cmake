@@ -1,5 +1,6 @@
 # PROGRAM links BASELINE, an object built for plain x86-64, after OTHER, built for AVX2 from the same
 # source. heed's functions that BASELINE defines must hold no AVX instruction in PROGRAM either.
+cmake_minimum_required(VERSION 3.23)
 if(NOT OBJDUMP)
   message("skipped: there is no objdump")
   return()
