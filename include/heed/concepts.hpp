@@ -39,7 +39,7 @@ enum class hook : unsigned {
   keys = 1U << 5,          // plan: keys(kv_head, key_begin, key_end, T* rows, ld), in place
   rows = 1U << 6,          // plan: rows(rows_context) -> Rows, trivially destructible
   denominator = 1U << 7,   // plan: denominator(head) -> T, a logit in the softmax's sum only
-  output = 1U << 8,        // plan: output(head, row, T* line), one finished row of Dv values
+  output = 1U << 8,        // plan: output(head, row, T* line, workspace&), a finished row; below
   enter = 1U << 9,         // rows: enter(key_begin, key_end), once before a panel's forward calls
   forward = 1U << 10,      // rows: forward(panel), once per panel and strip of rows
   advance = 1U << 11,      // rows: advance(key_begin, key_end): the sweep leaves these columns
@@ -62,6 +62,9 @@ constexpr bool lists(hook all, hook one) noexcept {
 //
 // ceiling(g, row, key_end, incoming): given that every logit of keys < key_end that reaches the
 // stage is at most `incoming` in that row, a bound for what leaves it.
+
+// output(head, row, line, scratch): `line` holds the Dv values of one row, with room up to a
+// multiple of a SIMD width; scratch is to be rewound (workspace::scope).
 
 // What a stage reads around an element (i, j).
 struct geometry {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 
 #include "heed/problem.hpp"
@@ -14,6 +15,28 @@ namespace kernel {
 // Row i sees keys [lo, hi) and [begin, first); lo == hi when the first part is empty.
 struct row_bounds {
   index lo = 0, hi = 0, first = 0;
+};
+
+// Keys that some of a few rows see lie in [lo, hi); all of them see [latest_lo, earliest_hi).
+struct seen_keys {
+  index lo = PTRDIFF_MAX, hi = 0, latest_lo = 0, earliest_hi = PTRDIFF_MAX;
+
+  seen_keys(const row_bounds* bounds, index begin, index end, index key_begin) noexcept {
+    for (index r = begin; r < end; ++r) {
+      const row_bounds& b = bounds[r];
+      if (b.first > key_begin) {
+        lo = (std::min)(lo, key_begin);
+        hi = (std::max)(hi, b.first);
+      }
+      if (b.lo < b.hi) {
+        lo = (std::min)(lo, b.lo);
+        hi = (std::max)(hi, b.hi);
+      }
+      latest_lo = (std::max)(latest_lo, b.lo);
+      earliest_hi = (std::min)(earliest_hi, b.hi);
+    }
+    lo = (std::min)(lo, hi);
+  }
 };
 
 // The mask of one sequence, ready to be asked row by row.
@@ -74,6 +97,16 @@ struct panel {
   }
   index key(index c) const noexcept { return column + c; }
   index position(index r) const noexcept { return row + r + visible->s.position; }
+
+  struct columns {
+    index from, to;
+  };
+  // The columns in [first, last) that some of rows [a, b) sees if column 0 stands for key `key_at`.
+  columns seen(index a, index b, index key_at) const noexcept {
+    const kernel::seen_keys keys(bounds, a, b, visible->s.key_begin);
+    const index from = std::clamp(keys.lo - key_at, first, last);
+    return {from, std::clamp(keys.hi - key_at, from, last)};
+  }
 
   // Writes `value` to every invisible entry of a buffer laid out like this panel.
   void hide(T* buffer, T value) const noexcept {

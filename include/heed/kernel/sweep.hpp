@@ -113,7 +113,9 @@ class row_block {
     ldo_ = (Dv() + W - 1) / W * W;
     bounds_ = scratch_.take<row_bounds>(count_);
     queries_ = scratch_.take<T>(heads_ * count_ * u_.plans.context.problem.D);
-    head_stride_ = height * ld_;
+    // Lines of many heads are read together: they must not all fall into one set of the cache.
+    constexpr index page = 4096 / static_cast<index>(sizeof(T));
+    head_stride_ = heads_ == 1 ? height * ld_ : round_up(height * ld_, page) + W;
     panel_ = scratch_.take<T>(heads_ * head_stride_ + W);
     bias_ = scratch_.take<T>(heads_ * ld_);
     max_ = scratch_.take<T>(heads_ * count_);
@@ -344,24 +346,11 @@ class row_block {
 
   // Cuts a panel's columns to those that some of its rows sees, and notes whether all see all.
   void trim(panel_type& p, index columns) const noexcept {
-    index lo = seq().S, hi = 0, latest_lo = 0, earliest_hi = seq().S;
-    for (index r = p.begin; r < p.end; ++r) {
-      const row_bounds& b = bounds_[r];
-      if (b.first > seq().key_begin) {
-        lo = (std::min)(lo, seq().key_begin);
-        hi = (std::max)(hi, b.first);
-      }
-      if (b.lo < b.hi) {
-        lo = (std::min)(lo, b.lo);
-        hi = (std::max)(hi, b.hi);
-      }
-      latest_lo = (std::max)(latest_lo, b.lo);
-      earliest_hi = (std::min)(earliest_hi, b.hi);
-    }
-    p.first = std::clamp<index>(lo - p.column, 0, columns);
-    p.last = std::clamp<index>(hi - p.column, p.first, columns);
-    p.all_visible =
-        !u_.visible.has_view() && p.key(p.first) >= latest_lo && p.key(p.last) <= earliest_hi;
+    const seen_keys keys(bounds_, p.begin, p.end, seq().key_begin);
+    p.first = std::clamp<index>(keys.lo - p.column, 0, columns);
+    p.last = std::clamp<index>(keys.hi - p.column, p.first, columns);
+    p.all_visible = !u_.visible.has_view() && p.key(p.first) >= keys.latest_lo &&
+                    p.key(p.last) <= keys.earliest_hi;
   }
   // Takes a panel through the stages of one place; `later` is how many rows above later places
   // reach.
@@ -512,7 +501,7 @@ class row_block {
           for (index d = 0; d < Dv(); ++d) line[d] *= factor;
         }
         for_each_pair(u_.list.output, u_.plans.output, [&](const auto& stage, const auto& plan) {
-          if (is_active(stage)) plan.output(head_ + g, row_ + r, line);
+          if (is_active(stage)) plan.output(head_ + g, row_ + r, line, scratch_);
         });
         store_row(g, r, line, t.log() + shift_[at]);
       }

@@ -76,7 +76,7 @@ class steps {
   }
   template <class... Stages>
   steps& add(const mta<Stages...>& m) {
-    std::apply([&](const auto&... stage) { (add(stage), ...); }, m.stages);
+    std::apply([&](const auto&... stage) { (add(stage), ...); }, m.stages());
     return *this;
   }
 

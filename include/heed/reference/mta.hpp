@@ -4,40 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "heed/concepts.hpp"
 #include "heed/mechanisms/mta.hpp"
 #include "heed/reference/state.hpp"
 
 namespace heed::inline HEED_ABI::reference {
-
-template <class U>
-constexpr place reference_place(const conv<U>&) {
-  return place::logits;
-}
-template <class U>
-constexpr place reference_place(const conv3<U>&) {
-  return place::logits;
-}
-template <class U>
-constexpr place reference_place(const head_mix<U>&) {
-  return place::logits;
-}
-template <class U>
-constexpr place reference_place(const group_mix<U>&) {
-  return place::logits;
-}
-template <class Stage>
-constexpr place reference_place(const after<Stage>&) {
-  return place::probs;
-}
-template <class U>
-constexpr place reference_place(const head_norm<U>&) {
-  return place::output;
-}
-template <class U>
-constexpr place reference_place(const head_gate<U>&) {
-  return place::output;
-}
 
 // Entry (h, i, j) becomes next(h, i, j), computed from all the old ones.
 template <class T, class Next>
@@ -119,7 +89,7 @@ void apply_reference(const group_mix<U>& m, state<T>& s) {
 
 template <class Stage, class T>
 void apply_reference(const after<Stage>& m, state<T>& s) {
-  apply_reference(m.stage, s);
+  apply_reference(m.stage(), s);
 }
 
 template <class U, class T>

@@ -1,0 +1,131 @@
+// Norm and gate on the finished output, per token and head.
+//
+//   head_norm   y <- factor y / sqrt(mean(y^2) + eps) weight
+//   head_gate   y <- y sigmoid(<weight_0, y> + bias_0)     one gate for the whole head
+//               y <- y sigmoid(weight y + bias)            one per component
+//
+// The same weights for all heads. MTA lists the norm first, with factor = 1 - lambda_init(layer).
+// Cost: a few operations per output; the gate per component Dv multiply-adds.
+// Golovneva et al., Multi-Token Attention, arXiv 2504.00927.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "heed/checks.hpp"
+#include "heed/concepts.hpp"
+#include "heed/kernel/contexts.hpp"
+#include "heed/kernel/norm.hpp"
+#include "heed/kernel/tile.hpp"
+
+namespace heed::inline HEED_ABI {
+
+// The depth scaling of the Differential Transformer and MTA: lambda_init(layer), layers from 0.
+// Ye et al., arXiv 2410.05258.
+inline double lambda_init(index layer) {
+  return 0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(layer));
+}
+
+// RMSNorm of the output over Dv. Without a weight (a default view) the stage is not there.
+template <class T>
+struct head_norm {
+  static constexpr place where = place::output;
+  static constexpr hook hooks = hook::check | hook::active | hook::plan | hook::output;
+
+  tensor_view<const T, 1> weight;  // [Dv]
+  double eps = 1e-5;
+  double factor = 1;  // 1 - lambda_init(layer) for depth scaling
+
+  bool active() const noexcept { return weight.data() != nullptr; }
+
+  // Throws shape_error unless the weight is [Dv] and eps > 0.
+  void check(const problem& p) const {
+    if (!active()) return;
+    check_extents("head_norm", "weight", weight, {{{"value head size", p.Dv}}});
+    if (!(eps > 0)) {
+      throw shape_error("heed: head_norm: eps: is " + std::to_string(eps) + ", expected above 0");
+    }
+  }
+  template <class U, class Arch>
+  auto plan(const plan_context<U, Arch>& c) const {
+    const index n = active() ? c.problem.Dv : 0;
+    U* own = c.memory.template take<U>(n);
+    for (index d = 0; d < n; ++d) own[d] = static_cast<U>(weight(d));
+    return plan_type<U>{own, n, eps, factor};
+  }
+
+ private:
+  template <class U>
+  struct plan_type {
+    const U* weight;
+    index n;
+    double eps, factor;
+    void output(index, index, U* line, workspace&) const {
+      if (n > 0) kernel::rms_norm_row(line, n, weight, eps, factor);
+    }
+  };
+};
+template <class T>
+head_norm(tensor_view<T, 1>) -> head_norm<std::remove_const_t<T>>;
+template <class T>
+head_norm(tensor_view<T, 1>, double) -> head_norm<std::remove_const_t<T>>;
+template <class T>
+head_norm(tensor_view<T, 1>, double, double) -> head_norm<std::remove_const_t<T>>;
+
+// Sigmoid gate on the output: one number for the whole head (weight [1, Dv], bias [1]) or one per
+// component (weight [Dv out, Dv in], bias [Dv]). Without a weight (a default view) the stage is not
+// there.
+template <class T>
+struct head_gate {
+  static constexpr place where = place::output;
+  static constexpr hook hooks = hook::check | hook::active | hook::plan | hook::output;
+
+  tensor_view<const T, 2> weight;  // [1|Dv, Dv]
+  tensor_view<const T, 1> bias;    // as many as weight has rows
+
+  bool active() const noexcept { return weight.data() != nullptr; }
+
+  // Throws shape_error unless the weight is [1|Dv, Dv] and bias has as many entries as its rows.
+  void check(const problem& p) const {
+    if (!active()) return;
+    check_extents("head_gate", "weight", weight,
+                  {{{"gates", p.Dv, true}, {"value head size", p.Dv}}});
+    check_extents("head_gate", "bias", bias, {{{"gates", weight.extent(0)}}});
+  }
+  // The weight is kept transposed, so that the gates of a row are one product.
+  template <class U, class Arch>
+  auto plan(const plan_context<U, Arch>& c) const {
+    const index gates = active() ? weight.extent(0) : 0, n = active() ? c.problem.Dv : 0;
+    const index ld = kernel::round_up(gates, kernel::width<U, Arch>);
+    U* columns = c.memory.template take<U>(n * ld);
+    U* start = c.memory.template take<U>(ld);
+    for (index g = 0; g < ld; ++g) {
+      start[g] = g < gates ? static_cast<U>(bias(g)) : U(0);
+      for (index d = 0; d < n; ++d) {
+        columns[d * ld + g] = g < gates ? static_cast<U>(weight(g, d)) : U(0);
+      }
+    }
+    return plan_type<U, Arch>{columns, start, gates, n, ld};
+  }
+
+ private:
+  template <class U, class Arch>
+  struct plan_type {
+    const U* columns;  // [Dv][ld]
+    const U* start;    // [ld]
+    index gates, n, ld;
+
+    void output(index, index, U* line, workspace& scratch) const {
+      const workspace::scope taken(scratch);
+      U* gate = scratch.take<U>(kernel::round_up(n, kernel::width<U, Arch>));
+      kernel::product<Arch>(line, n, columns, ld, gate, ld, 1, gates, n, kernel::start::row_bias,
+                            start);
+      for (index d = 1; d < n && gates == 1; ++d) gate[d] = gate[0];
+      kernel::gate_row<Arch>(line, n, gate);
+    }
+  };
+};
+template <class T, class U>
+head_gate(tensor_view<T, 2>, tensor_view<U, 1>) -> head_gate<std::remove_const_t<T>>;
+
+}  // namespace heed::inline HEED_ABI
