@@ -69,15 +69,15 @@ index pick(generator& random, index low, index high) {
   return std::uniform_int_distribution<index>(low, high)(random);
 }
 
-// Addresses only: nothing is read, so the views may lie anywhere. Elements of a packed float16 or
-// of one byte need not be aligned to anything.
+// Addresses only: nothing is read, so the views may lie anywhere, unaligned ones too.
 template <class T, int Rank>
 tensor_view<T, Rank> random_view(generator& random, index most_extent, index most_stride,
                                  index most_start) {
   heed::shape<Rank> extents, strides;
   for (auto& e : extents) e = pick(random, pick(random, 0, 9) == 0 ? 0 : 1, most_extent);
   for (auto& s : strides) s = pick(random, pick(random, 0, 9) == 0 ? 0 : 1, most_stride);
-  const index start = 4096 + pick(random, 0, most_start) * static_cast<index>(alignof(T));
+  const index step = pick(random, 0, 3) == 0 ? 1 : static_cast<index>(alignof(T));
+  const index start = 4096 + pick(random, 0, most_start) * step;
   return {reinterpret_cast<T*>(start), extents, strides};
 }
 

@@ -147,6 +147,25 @@ TEST_CASE("thread pool uses its threads", "[parallel]") {
   }
 }
 
+TEST_CASE("after an exception the remaining tasks are left out", "[parallel]") {
+  thread_pool pool(3);
+  std::atomic<bool> thrown{false};
+  std::atomic<int> tasks{0};
+  REQUIRE_THROWS_AS(pool.parallel_for(2000,
+                                      [&](index task, index) {
+                                        ++tasks;
+                                        if (task == 0) {
+                                          while (tasks < 3) std::this_thread::yield();
+                                          thrown = true;
+                                          throw std::runtime_error("stop");
+                                        }
+                                        while (!thrown) std::this_thread::yield();
+                                        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                                      }),
+                    std::runtime_error);
+  REQUIRE(tasks < 1000);
+}
+
 TEST_CASE("a task of the pool may use the pool", "[parallel]") {
   for (const index threads : {1, 2, 5}) {
     thread_pool pool(threads);
