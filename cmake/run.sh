@@ -50,6 +50,7 @@ set_up() {
     exit 1
   fi
   echo "heed: installing$packages"
+  # shellcheck disable=SC2086
   $root env DEBIAN_FRONTEND=noninteractive sh -ec '
     apt-get -qq update
     apt-get -qq install -y --no-install-recommends "$@" >/dev/null' apt $packages
