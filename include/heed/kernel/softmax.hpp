@@ -185,11 +185,11 @@ HEED_INLINE void fill_columns(T* row, index from, index to, T value) {
 
 // The exponentials of up to 16 rows whose maxima are settled.
 template <class Arch, class T>
-HEED_INLINE void softmax_group(T* logits, index ld, index rows, index cols, const T* max, T* sum) {
+HEED_INLINE void softmax_group(T* logits, index ld, index rows, index used, const T* max, T* sum) {
   using v = vec<T, Arch>;
   using o = octaves<T, Arch>;
-  using c = exp_constants<T>;
   constexpr index w = width<T, Arch>;
+  const index cols = round_up(used, w);
   // The rows' constants, in vectors; as numbers in memory each costs a row one load.
   T shift[16] = {}, floor[16];
   for (index r = 0; r < rows; ++r) shift[r] = max[r];
@@ -198,13 +198,16 @@ HEED_INLINE void softmax_group(T* logits, index ld, index rows, index cols, cons
     const v seen = load_vec<Arch>(shift + i * w);
     const v m = xsimd::select(seen == v(-std::numeric_limits<T>::infinity()), v(T(0)), seen);
     all_near &= xsimd::all(xsimd::abs(m) <= v(o::limit));
-    const v octave = xsimd::fma(m, v(c::log2_e), v(c::round_magic)) - v(c::round_magic);
+    const v octave = xsimd::fma(m, v(exp_constants<T>::log2_e), v(exp_constants<T>::round_magic)) -
+                     v(exp_constants<T>::round_magic);
     store_vec<Arch>(shift + i * w, v(o::base) - octave);
     store_vec<Arch>(floor + i * w, m - v(o::depth));
   });
   if (!all_near) {
-    for (index r = 0; r < rows; ++r)
+    for (index r = 0; r < rows; ++r) {
       softmax_far_row<Arch>(logits + r * ld, cols, max[r], sum + r * w);
+      if (used < cols) fill_columns<Arch>(logits + r * ld, used, cols, T(0));
+    }
     return;
   }
   for (index r = 0; r < rows; ++r) {
@@ -243,7 +246,7 @@ inline void softmax_strip(T* logits, index ld, index rows, index cols,
   constexpr index group = 16;
   for (index first = 0; first < rows; first += group) {
     const index count = rows - first < group ? rows - first : group;
-    softmax_group<Arch>(logits + first * ld, ld, count, padded, state.max + first,
+    softmax_group<Arch>(logits + first * ld, ld, count, cols, state.max + first,
                         state.sum + first * w);
   }
 }

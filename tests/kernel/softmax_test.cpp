@@ -1,0 +1,278 @@
+// The online softmax against sums in long double, and every special value.
+#include "heed/kernel/softmax.hpp"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "catch.hpp"
+
+namespace {
+
+namespace k = heed::kernel;
+using arch = k::default_arch;
+
+template <class T>
+inline constexpr heed::index lanes = k::width<T, arch>;
+template <class T>
+inline constexpr T infinity = std::numeric_limits<T>::infinity();
+template <class T>
+inline constexpr T nan_of = std::numeric_limits<T>::quiet_NaN();
+
+// Rows that go through softmax_strip panel by panel, with a value of dv numbers a key.
+template <class T>
+struct rows_under_test {
+  heed::index rows, dv = 3, ldo = 5;
+  std::vector<T> max, sum, out;
+
+  explicit rows_under_test(heed::index n)
+      : rows(n),
+        max(static_cast<std::size_t>(n)),
+        sum(static_cast<std::size_t>(n * lanes<T>)),
+        out(static_cast<std::size_t>(n * 5), T(9)) {
+    k::softmax_begin<arch>(rows, state());
+  }
+  k::softmax_rows<T> state() { return {max.data(), sum.data(), out.data(), ldo, dv}; }
+  T out_at(heed::index r, heed::index i) const {
+    return out[static_cast<std::size_t>(r * ldo + i)];
+  }
+
+  // x: [rows x cols]; v: [cols x dv]. Returns the probabilities as written.
+  std::vector<T> panel(const std::vector<T>& x, const std::vector<T>& v, heed::index cols) {
+    const heed::index ld = k::round_up(cols, lanes<T>) + 1;
+    std::vector<T> p(static_cast<std::size_t>(rows * ld), nan_of<T>);
+    for (heed::index r = 0; r < rows; ++r) {
+      for (heed::index c = 0; c < cols; ++c) {
+        p[static_cast<std::size_t>(r * ld + c)] = x[static_cast<std::size_t>(r * cols + c)];
+      }
+    }
+    k::softmax_strip<arch>(p.data(), ld, rows, cols, state());
+    std::vector<T> written;
+    for (heed::index r = 0; r < rows; ++r) {
+      for (heed::index c = 0; c < cols; ++c) {
+        const T weight = p[static_cast<std::size_t>(r * ld + c)];
+        written.push_back(weight);
+        for (heed::index i = 0; i < dv; ++i) {
+          out[static_cast<std::size_t>(r * ldo + i)] +=
+              weight * v[static_cast<std::size_t>(c * dv + i)];
+        }
+      }
+      for (heed::index c = cols; c < ld - 1; ++c)
+        CHECK(p[static_cast<std::size_t>(r * ld + c)] == 0);
+      CHECK(std::isnan(p[static_cast<std::size_t>(r * ld + ld - 1)]));  // not written
+    }
+    return written;
+  }
+};
+
+// Panels of random logits, some invisible; scale sets their size, offset their level.
+template <class T>
+void compare_with_exact(heed::index rows, heed::index cols, int panels, double scale,
+                        double offset) {
+  std::mt19937 engine(static_cast<unsigned>(rows * 100 + cols));
+  std::normal_distribution<double> normal;
+  std::bernoulli_distribution hidden(0.2);
+  rows_under_test<T> tested(rows);
+  std::vector<T> all_x, all_v;
+  for (int panel = 0; panel < panels; ++panel) {
+    std::vector<T> x, v;
+    for (heed::index i = 0; i < rows * cols; ++i) {
+      x.push_back(hidden(engine) ? -infinity<T> : static_cast<T>(normal(engine) * scale + offset));
+    }
+    for (heed::index i = 0; i < cols * tested.dv; ++i) v.push_back(static_cast<T>(normal(engine)));
+    tested.panel(x, v, cols);
+    all_x.insert(all_x.end(), x.begin(), x.end());
+    all_v.insert(all_v.end(), v.begin(), v.end());
+  }
+  const double unit = static_cast<double>(std::numeric_limits<T>::epsilon());
+  for (heed::index r = 0; r < rows; ++r) {
+    const auto x = [&](int panel, heed::index c) {
+      return static_cast<long double>(
+          all_x[static_cast<std::size_t>((panel * rows + r) * cols + c)]);
+    };
+    long double top = -INFINITY, sum = 0;
+    for (int panel = 0; panel < panels; ++panel) {
+      for (heed::index c = 0; c < cols; ++c) top = std::max(top, x(panel, c));
+    }
+    std::vector<long double> out(static_cast<std::size_t>(tested.dv));
+    for (int panel = 0; panel < panels && top > -INFINITY; ++panel) {
+      for (heed::index c = 0; c < cols; ++c) {
+        const long double p = std::exp(x(panel, c) - top);
+        sum += p;
+        for (heed::index i = 0; i < tested.dv; ++i) {
+          out[static_cast<std::size_t>(i)] +=
+              p * static_cast<long double>(
+                      all_v[static_cast<std::size_t>((panel * cols + c) * tested.dv + i)]);
+        }
+      }
+    }
+    const T lse = k::finish_row<arch>(r, tested.state());
+    if (top == -INFINITY) {
+      CHECK(lse == -infinity<T>);
+      CHECK(tested.out_at(r, 0) == 0);
+      continue;
+    }
+    const double exact_lse = static_cast<double>(top + std::log(sum));
+    CHECK(std::abs(static_cast<double>(lse) - exact_lse) <= 4 * unit * (1 + std::abs(exact_lse)));
+    // x itself is only known to half a unit of its size.
+    const double bound = 16 * unit * (1 + std::abs(static_cast<double>(top)) / 8);
+    for (heed::index i = 0; i < tested.dv; ++i) {
+      const double exact = static_cast<double>(out[static_cast<std::size_t>(i)] / sum);
+      CHECK(std::abs(static_cast<double>(tested.out_at(r, i)) - exact) <= bound);
+    }
+    CHECK(tested.out_at(r, tested.dv) == T(9));  // beyond dv
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("softmax over panels of every width", "[kernel][softmax]", float, double) {
+  for (heed::index cols = 1; cols <= 2 * lanes<TestType> + 3; ++cols) {
+    compare_with_exact<TestType>(5, cols, 3, 2.0, 0.0);
+  }
+  for (const heed::index cols : {64, 71, 130}) compare_with_exact<TestType>(19, cols, 4, 3.0, 1.0);
+}
+
+TEMPLATE_TEST_CASE("softmax with maxima that keep rising, and at great levels", "[kernel][softmax]",
+                   float, double) {
+  compare_with_exact<TestType>(17, 23, 5, 30.0, 0.0);
+  compare_with_exact<TestType>(17, 23, 5, 10.0, 500.0);
+  compare_with_exact<TestType>(17, 23, 5, 10.0, -500.0);
+  // Beyond whole octaves, and rows on both sides of that limit in one strip.
+  compare_with_exact<TestType>(17, 23, 5, 3.0, 4e6);
+  compare_with_exact<TestType>(17, 23, 5, 3.0, -4e6);
+  compare_with_exact<TestType>(17, 23, 5, 1e6, 0.0);
+}
+
+TEMPLATE_TEST_CASE("a strip's exponentials", "[kernel][softmax]", float, double) {
+  constexpr bool single = sizeof(TestType) == 4;
+  rows_under_test<TestType> tested(1);
+  tested.panel({TestType(0)}, std::vector<TestType>(3), 1);
+  REQUIRE(tested.max[0] == 0);
+  std::vector<TestType> x;
+  for (double at = 5.5; at > (single ? -87 : -708); at -= 0.00731) x.push_back(TestType(at));
+  const std::vector<TestType> kept = x;
+  const auto p =
+      tested.panel(x, std::vector<TestType>(x.size() * 3), static_cast<heed::index>(x.size()));
+  REQUIRE(tested.max[0] == 0);
+  const double unit = static_cast<double>(std::numeric_limits<TestType>::epsilon());
+  double worst = 0, worst_small = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const long double exact = std::exp(static_cast<long double>(kept[i]));
+    const double error = static_cast<double>(std::abs(p[i] / exact - 1)) / unit;
+    // Rounding x itself moves e^x by |x| / 2 units.
+    worst = std::max(worst, error / (2 + 0.75 * std::abs(static_cast<double>(kept[i]))));
+    if (std::abs(kept[i]) < 1) worst_small = std::max(worst_small, error);
+  }
+  CHECK(worst < 1);
+  CHECK(worst_small < 2.5);
+}
+
+TEMPLATE_TEST_CASE("invisible entries weigh exactly nothing", "[kernel][softmax]", float, double) {
+  using T = TestType;
+  rows_under_test<T> tested(3);
+  const std::vector<T> v(9 * 3, T(1));
+  std::vector<T> x(27, -infinity<T>);
+  x[10] = T(-3);
+  x[17] = std::numeric_limits<T>::lowest();
+  auto p = tested.panel(x, v, 9);
+  for (std::size_t i = 0; i < p.size(); ++i) CHECK((p[i] == 0) == (i != 10));
+  for (const heed::index row : {0, 2}) {
+    CHECK(tested.max[static_cast<std::size_t>(row)] == -infinity<T>);
+    CHECK(k::reduce_sum<arch>(row, tested.state()) == 0);
+    CHECK(tested.out_at(row, 0) == 0);
+  }
+  p = tested.panel(std::vector<T>(27, -infinity<T>), v, 9);
+  for (const T weight : p) CHECK(weight == 0);
+  CHECK(k::finish_row<arch>(heed::index{0}, tested.state()) == -infinity<T>);
+  CHECK(k::finish_row<arch>(heed::index{1}, tested.state()) == Catch::Approx(-3));
+  CHECK(tested.out_at(0, 0) == 0);
+  CHECK(tested.out_at(1, 0) == Catch::Approx(1));
+}
+
+TEMPLATE_TEST_CASE("a NaN or +inf logit makes its row NaN, and only its row", "[kernel][softmax]",
+                   float, double) {
+  using T = TestType;
+  const heed::index cols = 2 * lanes<T> + 5;
+  const std::vector<T> v(static_cast<std::size_t>(cols * 3), T(1));
+  for (const T bad : {nan_of<T>, -nan_of<T>, infinity<T>}) {
+    for (heed::index place = 0; place < cols; ++place) {
+      for (const int when : {0, 1, 2}) {  // which panel
+        for (const bool alone : {false, true}) {
+          rows_under_test<T> tested(3);
+          for (int panel = 0; panel < 3; ++panel) {
+            std::vector<T> x(static_cast<std::size_t>(3 * cols), T(panel));
+            for (heed::index c = 0; c < cols && alone; ++c) {
+              x[static_cast<std::size_t>(cols + c)] = -infinity<T>;
+            }
+            if (panel == when) x[static_cast<std::size_t>(cols + place)] = bad;
+            tested.panel(x, v, cols);
+          }
+          const bool poisoned = std::isnan(k::finish_row<arch>(heed::index{1}, tested.state())) &&
+                                std::isnan(tested.out_at(1, 0)) && std::isnan(tested.out_at(1, 2));
+          if (!poisoned) FAIL("place " << place << " panel " << when << " alone " << alone);
+          for (const heed::index row : {0, 2}) {
+            const T lse = k::finish_row<arch>(row, tested.state());
+            if (!(lse > 2) || !(std::abs(tested.out_at(row, 1) - 1) < T(1e-5))) FAIL("row " << row);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("a sink joins the sum alone", "[kernel][softmax]", float, double) {
+  using T = TestType;
+  for (const double sink : {-50.0, -1.0, 0.0, 3.0, 500.0}) {
+    rows_under_test<T> tested(2);
+    tested.panel({T(1), T(2), -infinity<T>, -infinity<T>}, {2, 2, 2, 2, 2, 2}, 2);
+    const double total = std::exp(1.0) + std::exp(2.0);
+    const double share = 1 / (1 + std::exp(sink - std::log(total)));
+    CHECK(k::finish_row<arch>(heed::index{0}, tested.state(), T(sink)) ==
+          Catch::Approx(std::log(total) - std::log(share)).epsilon(1e-5));
+    CHECK(tested.out_at(0, 1) == Catch::Approx(2 * share).margin(1e-6));
+    CHECK(k::finish_row<arch>(heed::index{1}, tested.state(), T(sink)) == Catch::Approx(sink));
+    CHECK(tested.out_at(1, 1) == 0);
+  }
+}
+
+TEMPLATE_TEST_CASE("exp_strip with final log-sum-exps", "[kernel][softmax]", float, double) {
+  using T = TestType;
+  const heed::index cols = lanes<T> + 3, ld = 2 * lanes<T>;
+  std::vector<T> x(static_cast<std::size_t>(3 * ld), nan_of<T>);
+  for (heed::index r = 0; r < 3; ++r) {
+    for (heed::index c = 0; c < cols; ++c) {
+      x[static_cast<std::size_t>(r * ld + c)] =
+          r == 1 || c == 2 ? -infinity<T> : T(c) * T(-1.5) + T(3);
+    }
+  }
+  const std::vector<T> lse = {T(4), -infinity<T>, nan_of<T>};
+  k::exp_strip<arch>(x.data(), ld, heed::index{3}, cols, lse.data());
+  for (heed::index c = 0; c < ld; ++c) {
+    const T p = x[static_cast<std::size_t>(c)];
+    if (c >= cols || c == 2) {
+      CHECK(p == 0);
+    } else {
+      CHECK(p == Catch::Approx(std::exp(-1.5 * static_cast<double>(c) - 1)).epsilon(1e-6));
+    }
+    CHECK(x[static_cast<std::size_t>(ld + c)] == 0);
+  }
+  CHECK(std::isnan(x[static_cast<std::size_t>(2 * ld)]));
+}
+
+TEMPLATE_TEST_CASE("fill_columns fills its range only", "[kernel][softmax]", float, double) {
+  using T = TestType;
+  const heed::index n = 3 * lanes<T>;
+  heed::index wrong = 0;
+  for (heed::index from = 0; from <= n; ++from) {
+    for (heed::index to = from; to <= n; ++to) {
+      std::vector<T> row(static_cast<std::size_t>(n), T(1));
+      k::fill_columns<arch>(row.data(), from, to, -infinity<T>);
+      for (heed::index c = 0; c < n; ++c) {
+        const T expected = c >= from && c < to ? -infinity<T> : T(1);
+        wrong += row[static_cast<std::size_t>(c)] != expected;
+      }
+    }
+  }
+  CHECK(wrong == 0);
+}
