@@ -39,6 +39,14 @@ TEST_CASE("reference bias: -inf hides, a row of nothing else is empty") {
   CHECK(hidden.out.elements == biased.out.elements);
   CHECK(hidden.lse.elements == biased.lse.elements);
   CHECK(biased.lse(0, 0, 1, 0) == -infinity);
+  // It stays empty where a convolution after the softmax would carry weights of row 0 into it, and
+  // its values are not multiplied by 0.
+  const std::vector<double> ones(2, 1.0);
+  const heed::after carry{heed::conv{heed::tensor_view<const double, 3>(ones, {1, 2, 1})}};
+  biased.v(0, 1, 0, 0) = nan_value;
+  biased.run(heed::bias{heed::tensor_view<const double, 4>(low, {1, 1, 2, 3})}, carry);
+  CHECK(biased.out(0, 1, 0, 0) == 0);
+  CHECK(biased.out(0, 1, 0, 1) == 0);
 }
 
 TEST_CASE("reference bias: indices are absolute in a packed batch") {

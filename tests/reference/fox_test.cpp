@@ -49,7 +49,7 @@ TEST_CASE("reference fox: gates that no visible pair spans are not read") {
   auto clean = small_call::random(1, 1, 8, 8, 1, 1, 3, 2);
   auto dirty = small_call::random(1, 1, 8, 8, 1, 1, 3, 2);
   std::vector<double> log_f{-.1, -.2, -.3, -.4, -.5, -.6, -.7, -.8}, with_nan = log_f;
-  for (const std::size_t s : {0, 1, 2, 7}) with_nan[s] = nan_value;
+  for (const std::size_t s : {0U, 1U, 2U, 7U}) with_nan[s] = nan_value;
   const std::vector<std::int64_t> start{2};
   clean.options.mask = dirty.options.mask = heed::causal().key_starts(start);
   clean.run(one_head(log_f));

@@ -105,7 +105,7 @@ TEST_CASE("reference path: hidden keys and tokens that no path crosses are not r
   auto dirty = small_call::random(5, 1, 8, 8, 2, 1, 3, 2);
   const parameters good(6, 8, 1, 3);
   parameters bad = good;
-  for (const std::size_t s : {0, 1, 2, 7}) bad.w[s * 3] = bad.beta[s] = nan_value;
+  for (const std::size_t s : {0U, 1U, 2U, 7U}) bad.w[s * 3] = bad.beta[s] = nan_value;
   for (const index j : {0, 1}) dirty.k(0, j, 0, 0) = dirty.v(0, j, 0, 1) = nan_value;
   const std::vector<std::int64_t> start{2};
   clean.options.mask = dirty.options.mask = heed::causal().key_starts(start);
@@ -133,7 +133,7 @@ TEST_CASE("reference path: a window hides keys, not the transformations between"
 TEST_CASE("reference path: pieces of a packed batch start fresh") {
   auto c = small_call::random(9, 1, 7, 7, 1, 1, 3, 2);
   parameters m(10, 7, 1, 3);
-  for (const std::size_t s : {0, 3}) m.w[s * 3] = m.beta[s] = nan_value;
+  for (const std::size_t s : {0U, 3U}) m.w[s * 3] = m.beta[s] = nan_value;
   const std::vector<std::int32_t> cu{0, 3, 7};
   c.options.mask = heed::causal().packed(cu, cu);
   c.run(m.value());

@@ -28,33 +28,18 @@ void pass_token(const path<U>& m, const state<T>& s, index kv, index t, std::vec
   }
 }
 
-// The last row that sees key j with any head of the group of kv; -1 if none does.
-template <class T>
-index last_reader(const state<T>& s, index kv, index j) {
-  for (index i = s.seq.T - 1; i >= 0; --i) {
-    for (index h = kv * s.call.group(); h < (kv + 1) * s.call.group(); ++h) {
-      if (s.visible(h, i, j)) return i;
-    }
-  }
-  return -1;
-}
-
-// Each key is carried forward in time, no farther than the last row that sees it; rows take the
-// score when the key arrives at their position.
+// Each key is carried forward in time; a row takes the score when the key arrives at its position.
 template <class U, class T>
 void apply_reference(const path<U>& m, state<T>& s) {
   std::vector<T> x(static_cast<std::size_t>(s.call.D));
   for (index kv = 0; kv < s.call.Hkv; ++kv) {
     for (index j = 0; j < s.seq.S; ++j) {
       for (index c = 0; c < s.call.D; ++c) x[static_cast<std::size_t>(c)] = s.k(kv, j, c);
-      const index last = last_reader(s, kv, j);
-      if (last < 0) continue;
-      for (index t = j; t <= s.position(last); ++t) {
+      for (index t = j; t < s.position(s.seq.T); ++t) {
         if (t > j && t < s.seq.S) pass_token(m, s, kv, t, x);
         const index i = t - s.seq.position;
         if (i < 0) continue;
         for (index h = kv * s.call.group(); h < (kv + 1) * s.call.group(); ++h) {
-          if (!s.visible(h, i, j)) continue;
           s.entries(h, i, j) = s.scale * dot_query(s.q, h, i, s.call.D, [&](index c) {
                                  return x[static_cast<std::size_t>(c)];
                                });
