@@ -102,6 +102,12 @@ inline void check_mask(const problem& p, const mask& m) {
   detail::check_list("key_lengths", m.key_length, p.B);
   detail::check_list("key_starts", m.key_start, p.B);
   detail::check_list("query_starts", m.query_start, p.B);
+  for (index n = 0; n < m.query_start.size(); ++n) {
+    if (m.query_start[n] < -mask::unlimited || m.query_start[n] > mask::unlimited) {
+      throw shape_error("heed: mask: query_starts: entry " + std::to_string(n) + " is " +
+                        std::to_string(m.query_start[n]) + ", beyond what positions can be");
+    }
+  }
   detail::check_list_range("key_lengths", m.key_length, p.S);
   detail::check_list_range("key_starts", m.key_start, p.S);
   if (m.shown.data() != nullptr) {
