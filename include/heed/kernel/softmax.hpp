@@ -31,9 +31,9 @@ inline void softmax_begin(index rows, const softmax_rows<T>& state) {
     state.max[r] = -std::numeric_limits<T>::infinity();
     store_vec<Arch>(state.sum + r * w, vec<T, Arch>(T(0)));
     T* out = state.out + r * state.ldo;
-    index i = 0;
-    for (; i + w <= state.dv; i += w) store_vec<Arch>(out + i, vec<T, Arch>(T(0)));
-    for (; i < state.dv; ++i) out[i] = T(0);
+    const index whole = state.dv / w * w;
+    for (index i = 0; i < whole; i += w) store_vec<Arch>(out + i, vec<T, Arch>(T(0)));
+    for (index i = whole; i < state.dv; ++i) out[i] = T(0);
   }
 }
 
