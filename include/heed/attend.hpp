@@ -127,8 +127,9 @@ class forward_call {
   index kv_heads() const noexcept { return unit_heads_ / std::max<index>(1, problem_.group()); }
   std::size_t unit_bytes(index n) const {
     const sequence s = sequence_at(problem_, options_.mask, n);
-    return static_cast<std::size_t>(kv_heads() * s.S) * sizeof(T) *
-           static_cast<std::size_t>(problem_.D + (values_as_they_are() ? 0 : problem_.Dv));
+    const index values = values_as_they_are() ? 0 : kv_heads() * s.S * problem_.Dv;
+    return source_type::bytes(list_.scores, problem_, s, kv_heads()) +
+           static_cast<std::size_t>(values) * sizeof(T);
   }
 
   // Block `number` of a unit: the last rows, which see most, come first when number counts down.

@@ -3,12 +3,12 @@
 // A stage of place scores replaces it. It offers source(source_context, loader) -> Source:
 //
 //   Source, one per sequence and run of key/value heads:
-//     bytes()                          memory it will take
+//     static bytes(stage, problem, sequence, kv_heads)   about how much memory it will take
 //     take(workspace&)                 takes it
 //     tasks(), prepare(task, scratch)  packs or transforms the keys; tasks run in parallel
-//     panel_begin(newest, panel)       where the panel that ends at `newest` begins
 //     rows(rows_context, T* queries)   for one row block; queries [heads][count][D], scaled
 //   its Rows:
+//     panel_begin(newest, panel)       where the panel that ends at `newest` begins
 //     enter(key_begin, key_end)        once per panel
 //     scores(panel, g, bias)           writes q.k for rows [begin, end) and columns [first, last)
 //                                      of head g, plus bias[c - first] unless bias is null
@@ -69,8 +69,9 @@ class dot_source {
         group_(context.plan.problem.group()),
         lazy_(context.once) {}
 
-  std::size_t bytes() const noexcept {
-    return lazy_ ? 0 : static_cast<std::size_t>(kv_heads_ * head_size()) * sizeof(T);
+  static std::size_t bytes(const auto&, const problem& p, const sequence& s,
+                           index kv_heads) noexcept {
+    return static_cast<std::size_t>(kv_heads * packed_columns_size<Arch, T>(s.S, p.D)) * sizeof(T);
   }
   void take(workspace& memory) {
     if (!lazy_) packed_ = memory.take<T>(kv_heads_ * head_size());
@@ -82,12 +83,12 @@ class dot_source {
     const index to = (std::min)(S_, from + keys_per_task);
     pack(head, from, to, packed_ + head * head_size() + from * D_, scratch);
   }
-  static index panel_begin(index newest, index panel) noexcept {
-    return (newest - 1) / panel * panel;
-  }
 
   class rows_type {
    public:
+    static index panel_begin(index newest, index panel) noexcept {
+      return (newest - 1) / panel * panel;
+    }
     void enter(index key_begin, index key_end) {
       if (!source_->lazy_) return;
       first_ = key_begin / strip * strip;

@@ -193,7 +193,7 @@ class row_block {
       if (n > 0) advance(source, logits, probs, range.end, ranges_[n - 1].begin - lag());
       for (index newest = range.end; newest > oldest;) {
         const index from =
-            (std::max)(oldest, newest > 0 ? u_.source.panel_begin(newest, u_.sizes.panel)
+            (std::max)(oldest, newest > 0 ? source.panel_begin(newest, u_.sizes.panel)
                                           : newest - u_.sizes.panel);
         sweep_panel(which, source, logits, probs, from, newest);
         newest = from;

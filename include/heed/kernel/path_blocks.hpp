@@ -1,0 +1,248 @@
+// PaTH's keys, prepared: chunks, and above them a binary tree of blocks.
+//
+// A chunk of tokens is kept in compact form (householder.hpp). `chunks` (a power of two) chunks
+// make a block, and the chunks of a block are the leaves of a binary tree. A query that has been
+// carried back to the edge of a chunk reads the node that ends at this edge and is not a right
+// child: a left child, or the whole block. For each such node there are
+//
+//   its keys, carried forward to the node's end, and
+//   the product of its transformations, [D][padded_D], which takes the query to the node's start.
+//
+// So a score costs one dot product wherever its key stands, and a query is multiplied by a matrix
+// once per level of its own block and once per older block. A token takes D^2 multiplications a
+// level to carry its keys, and about 4 D^2 once for the matrices.
+#pragma once
+
+#include "heed/kernel/householder.hpp"
+#include "heed/kernel/panel.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// Where things lie in the memory of one key head. Chunks count from key 0 of the sequence.
+template <class T, class Arch>
+struct path_layout {
+  using shape_type = chunk_shape<T, Arch>;
+
+  shape_type chunk;
+  index levels = 0;  // of the tree: 2^levels chunks in a block
+  index all_chunks = 0, blocks = 0;
+
+  // chunk_size and block_size 0: chosen here.
+  path_layout(index S, index D, index chunk_size, index block_size)
+      : chunk{D, chunk_size > 0 ? chunk_size : (std::min)(index{64}, round_up(S, width<T, Arch>))} {
+    // A larger block means fewer matrices on the way, and one more carry for each key.
+    const index goal = block_size > 0 ? block_size : std::clamp<index>(S / 4, 512, 1024);
+    const index size = (std::max)(index{1}, chunk.tokens);
+    while ((size << levels) < goal && (size << levels) < S) ++levels;
+    all_chunks = (S + size - 1) / size;
+    blocks = (all_chunks + chunks() - 1) / chunks();
+  }
+
+  index chunks() const noexcept { return index{1} << levels; }
+  index block_tokens() const noexcept { return chunk.tokens << levels; }
+
+  // The node that ends at the start of chunk `edge` > 0.
+  struct node {
+    index first_chunk;
+    index level;
+    index keys;    // offset of its carried keys: a run of packed chunks
+    index matrix;  // offset of its matrix
+  };
+  node below(index edge) const noexcept {
+    const index block = (edge - 1) / chunks(), within = edge - block * chunks();
+    index level = 0;
+    while (level < levels && (within >> level) % 2 == 0) ++level;
+    return {edge - (index{1} << level), level, carried(block, level, within >> level),
+            matrices() + (edge - 1) * chunk.matrix_size()};
+  }
+
+  index keys(index c) const noexcept { return c * record_size(); }
+  index minus_w(index c) const noexcept { return keys(c) + chunk.columns_size(); }
+  index solved(index c) const noexcept { return minus_w(c) + chunk.columns_size(); }
+  // Keys of a whole block at its end: where every key ends up.
+  index ends(index c) const noexcept {
+    return all_chunks * record_size() + c * chunk.columns_size();
+  }
+  index total() const noexcept { return matrices() + all_chunks * chunk.matrix_size(); }
+
+ private:
+  index record_size() const noexcept { return 2 * chunk.columns_size() + chunk.solved_size(); }
+  // Left children of one level; `number` is odd and counts nodes of the level within the block.
+  index carried(index block, index level, index number) const noexcept {
+    if (level == levels) return ends(block * chunks());
+    const index left = (block * levels + level) * (chunks() / 2) + ((number / 2) << level);
+    return ends(all_chunks) + left * chunk.columns_size();
+  }
+  index matrices() const noexcept {
+    return ends(all_chunks) + blocks * levels * (chunks() / 2) * chunk.columns_size();
+  }
+};
+
+// The keys that rows of a sequence reach: visible ones are in [first, last), and no path crosses a
+// token outside (first, last). Nothing else is read.
+struct path_reach {
+  index first = 0, last = 0;
+
+  // Token of a row: the newest that its path starts with.
+  static index token(const sequence& s, index row) noexcept {
+    return (std::min)(row + s.position, s.S - 1);
+  }
+  static path_reach of(const visibility& seen) noexcept {
+    path_reach reach{seen.s.S, 0};
+    for (index row = 0; row < seen.s.T; ++row) {
+      const row_bounds b = seen.bounds(row);
+      const bool early = b.first > seen.s.key_begin;
+      if (b.lo >= b.hi && !early) continue;
+      reach.first = (std::min)(reach.first, early ? seen.s.key_begin : b.lo);
+      reach.last = (std::max)(reach.last, token(seen.s, row) + 1);
+    }
+    if (reach.first >= reach.last) reach = {};
+    return reach;
+  }
+};
+
+// One block of one key head while it is prepared.
+template <class T, class Arch, class Tokens>
+class path_block_builder {
+ public:
+  // tokens.load(begin, end, keys rows, minus_w rows, beta): rows have row stride padded_D.
+  path_block_builder(const path_layout<T, Arch>& layout, const path_reach& reach,
+                     const Tokens& tokens, T* head, bool* plain, workspace& scratch)
+      : layout_(layout),
+        shape_(layout.chunk),
+        reach_(reach),
+        tokens_(tokens),
+        head_(head),
+        plain_(plain) {
+    const index rows = shape_.tokens * shape_.padded_D();
+    key_rows_ = scratch.take<T>(rows);
+    w_rows_ = scratch.take<T>(rows);
+    beta_ = scratch.take<T>(shape_.tokens);
+    square_ = scratch.take<T>(shape_.tokens * shape_.padded_tokens());
+    column_ = scratch.take<T>(shape_.D);
+    matrix_ = scratch.take<T>(shape_.matrix_size());
+    spare_ = scratch.take<T>(shape_.matrix_size());
+  }
+
+  void build(index block) {
+    const index size = shape_.tokens;
+    const index end = (std::min)(layout_.all_chunks, (block + 1) * layout_.chunks());
+    for (index c = block * layout_.chunks(); c < end; ++c) {
+      if ((c + 1) * size <= reach_.first) continue;
+      if (c * size >= reach_.last) break;
+      load(c);
+      solve(c);
+      if (reach_.last <= (c + 1) * size) break;  // no row stands beyond this chunk
+      seal(c);
+      merge(c);
+    }
+  }
+
+ private:
+  chunk_data<T> data(index c) const noexcept {
+    return {head_ + layout_.keys(c), head_ + layout_.minus_w(c), head_ + layout_.solved(c)};
+  }
+
+  void load(index c) {
+    const index Dp = shape_.padded_D(), start = c * shape_.tokens, end = start + shape_.tokens;
+    const index from = (std::max)(start, reach_.first), to = (std::min)(end, reach_.last);
+    for (index n = 0; n < shape_.tokens * Dp; ++n) key_rows_[n] = w_rows_[n] = T(0);
+    for (index n = 0; n < shape_.tokens; ++n) beta_[n] = T(0);
+    const index skip = from - start;
+    tokens_.keys(from, to, key_rows_ + skip * Dp, Dp);
+    // The path of the oldest visible key leaves out that key's own transformation.
+    const index crossed = (std::max)(from, reach_.first + 1);
+    if (crossed < to) {
+      const index at = crossed - start;
+      tokens_.transformations(crossed, to, w_rows_ + at * Dp, Dp, beta_ + at);
+    }
+  }
+
+  void solve(index c) {
+    const chunk_data<T> chunk = data(c);
+    const index Dp = shape_.padded_D();
+    pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.keys);
+    pack_columns<Arch>(w_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.minus_w);
+    solve_chunk(shape_, chunk, w_rows_, beta_, square_);
+    plain_[c] = solved_is_finite(shape_, chunk.solved);
+    if (plain_[c]) return;
+    // Rows of this chunk must not meet what is not finite in newer tokens, and pass it one by one:
+    // they need w as rows, and beta.
+    for (index s = 0; s < shape_.tokens; ++s) {
+      T* line = chunk.solved + s * shape_.ld();
+      for (index d = 0; d < Dp; ++d) line[d] = w_rows_[s * Dp + d];
+      line[Dp] = beta_[s];
+    }
+  }
+
+  // The chunk's keys at its end, and its matrix.
+  void seal(index c) {
+    T* ends = head_ + layout_.ends(c);
+    const bool crossed = c * shape_.tokens > reach_.first;
+    if (plain_[c]) {
+      carry_to_chunk_end(shape_, data(c), ends);
+      if (crossed) form_chunk_matrix(shape_, data(c), matrix_);
+      return;
+    }
+    const index Dp = shape_.padded_D();
+    for (index j = 0; j < shape_.tokens; ++j) {
+      pass_tokens(w_rows_, Dp, beta_, j + 1, shape_.tokens, shape_.D, key_rows_ + j * Dp);
+    }
+    pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, ends);
+    for (index n = 0; n < shape_.matrix_size(); ++n) {
+      matrix_[n] = std::numeric_limits<T>::quiet_NaN();
+    }
+  }
+
+  // Joins finished nodes as far as chunk c ends them, like carries in binary counting.
+  void merge(index c) {
+    const auto node = layout_.below(c + 1);
+    index right_begin = c;
+    for (index level = 0; level < node.level; ++level) {
+      const auto left = layout_.below(right_begin);
+      if (right_begin * shape_.tokens > reach_.first) carry(left);
+      right_begin = left.first_chunk;
+      if (right_begin * shape_.tokens > reach_.first) {
+        multiply(matrix_, head_ + left.matrix, index{shape_.padded_D()}, spare_, shape_.D);
+        std::swap(matrix_, spare_);
+      }
+    }
+    if (right_begin * shape_.tokens > reach_.first) {
+      copy(matrix_, head_ + node.matrix, shape_.matrix_size());
+    }
+    if (node.level < layout_.levels) {
+      copy(head_ + layout_.ends(right_begin), head_ + node.keys,
+           (c + 1 - right_begin) * shape_.columns_size());
+    }
+  }
+  // The keys of a left child move on to the end of its sibling, whose matrix is at hand.
+  void carry(const typename path_layout<T, Arch>::node& left) {
+    constexpr index strip = strip_width<T, Arch>;
+    const index step = shape_.D * strip;
+    const T* from = head_ + left.keys;
+    T* to = head_ + layout_.ends(left.first_chunk);
+    const index size = (index{1} << left.level) * shape_.columns_size();
+    for (index n = 0; n < size; n += step) {
+      multiply(matrix_, from + n, strip, to + n, strip);
+    }
+  }
+  // to[D x cols] = matrix from[D x cols], both with row stride ld.
+  void multiply(const T* matrix, const T* from, index ld, T* to, index cols) {
+    product<Arch>(matrix, shape_.padded_D(), from, ld, to, ld, shape_.D, cols, shape_.D,
+                  start::zero);
+    remove_dust<Arch>(to, shape_.D * ld);
+  }
+  static void copy(const T* from, T* to, index n) {
+    for (index i = 0; i < n; ++i) to[i] = from[i];
+  }
+
+  const path_layout<T, Arch>& layout_;
+  const chunk_shape<T, Arch>& shape_;
+  const path_reach& reach_;
+  const Tokens& tokens_;
+  T* head_;
+  bool* plain_;  // [all_chunks]
+  T *key_rows_, *w_rows_, *beta_, *square_, *column_, *matrix_, *spare_;
+};
+
+}  // namespace heed::inline HEED_ABI::kernel

@@ -1,0 +1,321 @@
+// PaTH as a source of scores: rows that walk back over chunks and blocks (path_blocks.hpp).
+#pragma once
+
+#include "heed/kernel/dot.hpp"
+#include "heed/kernel/path_blocks.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// Runs of rows that stand in one chunk: they walk together. Column panels never straddle a chunk
+// or node that some run reads, so one key version serves a whole panel in each run.
+struct path_run {
+  index begin, end;  // rows of the block
+  index chunk;       // where they stand
+  index edge;        // their queries have been carried to the start of this chunk
+  index newest;      // the newest token of a row
+};
+
+template <class T, class Arch, class Loader, class Path>
+class path_source {
+  using layout_type = path_layout<T, Arch>;
+  static constexpr index strip = strip_width<T, Arch>;
+
+ public:
+  path_source(const Path& path, const source_context<T, Arch>& context, const Loader& loader)
+      : path_(path),
+        loader_(&loader),
+        layout_(context.plan.sequence.S, context.plan.problem.D, path.chunk, path.block),
+        reach_(path_reach::of({context.plan.mask, context.plan.sequence})),
+        kv_head_(context.kv_head),
+        kv_heads_(context.kv_heads),
+        group_(context.plan.problem.group()) {}
+
+  static std::size_t bytes(const Path& path, const problem& p, const sequence& s,
+                           index kv_heads) noexcept {
+    const layout_type layout(s.S, p.D, path.chunk, path.block);
+    return static_cast<std::size_t>(kv_heads * layout.total()) * sizeof(T);
+  }
+  void take(workspace& memory) {
+    data_ = memory.take<T>(kv_heads_ * layout_.total());
+    plain_ = memory.take<bool>(kv_heads_ * layout_.all_chunks);
+  }
+  index tasks() const noexcept { return kv_heads_ * layout_.blocks; }
+  void prepare(index task, workspace& scratch) const {
+    const index head = task / layout_.blocks;
+    const workspace::scope scope(scratch);
+    const tokens_of tokens{*this, kv_head_ + head};
+    path_block_builder<T, Arch, tokens_of>(layout_, reach_, tokens, head_data(head),
+                                           head_plain(head), scratch)
+        .build(task % layout_.blocks);
+  }
+
+  class rows_type {
+   public:
+    // The oldest key that a panel may reach which ends before `newest`.
+    index panel_begin(index newest, index panel) const noexcept {
+      const index size = source_->layout_.chunk.tokens;
+      index begin = (newest - 1) / panel * panel;
+      for (index n = 0; n < run_count_; ++n) {
+        const path_run& run = runs_[n];
+        const index key = (std::min)(newest - 1, run.newest);
+        if (key < source_->reach_.first) continue;
+        index edge = run.edge;
+        while (edge * size > key) edge = source_->layout_.below(edge).first_chunk;
+        begin = (std::max)(begin, edge * size);
+      }
+      return begin;
+    }
+
+    // Queries walk back to the node that the panel's keys belong to.
+    void enter(index key_begin, index key_end) {
+      if (key_end <= source_->reach_.first) return;
+      const index key = (std::max)(key_begin, source_->reach_.first);
+      const index size = source_->layout_.chunk.tokens;
+      for (index n = 0; n < run_count_;) {
+        const index edge = runs_[n].edge;
+        index same = n + 1;
+        while (same < run_count_ && runs_[same].edge == edge &&
+               runs_[same].begin == runs_[same - 1].end) {
+          ++same;
+        }
+        index to = edge;
+        if (edge * size > key) {
+          for (;;) {
+            const auto node = source_->layout_.below(to);
+            if (node.first_chunk * size <= key) break;
+            walk(node.matrix, runs_[n].begin, runs_[same - 1].end);
+            to = node.first_chunk;
+          }
+        }
+        for (; n < same; ++n) runs_[n].edge = to;
+      }
+    }
+
+    void scores(const panel<T, Arch>& p, index g, const T* bias) const {
+      const index size = source_->layout_.chunk.tokens;
+      for (index n = 0; n < run_count_; ++n) {
+        const path_run& run = runs_[n];
+        if (run.end <= p.begin) continue;
+        if (run.begin >= p.end) break;
+        const index begin = (std::max)(p.begin, run.begin);
+        if (p.key(p.first) >= run.edge * size) {
+          own_chunk(p, g, bias, run, begin, (std::min)(p.end, run.end));
+          continue;
+        }
+        index last = n;
+        while (last + 1 < run_count_ && runs_[last + 1].begin == runs_[last].end &&
+               runs_[last + 1].begin < p.end && runs_[last + 1].edge == run.edge) {
+          ++last;
+        }
+        // A run that has not left its chunk may stand at the same edge as one that came there.
+        older_node(p, g, bias, run.edge, begin, (std::min)(p.end, runs_[last].end));
+        n = last;
+      }
+    }
+    void advance(index, index) const noexcept {}
+
+   private:
+    friend path_source;
+
+    index token(index r) const noexcept {
+      return path_reach::token(source_->sequence_of(), row_ + r);
+    }
+    const T* head(index g) const noexcept {
+      return source_->head_data((head_ + g) / source_->group_ - source_->kv_head_);
+    }
+    bool plain(index g, index chunk) const noexcept {
+      return source_->head_plain((head_ + g) / source_->group_ - source_->kv_head_)[chunk];
+    }
+
+    void find_runs() {
+      const path_reach& reach = source_->reach_;
+      for (index r = 0; r < count_; ++r) {
+        const index t = token(r);
+        if (t < reach.first || t >= reach.last) continue;
+        const index chunk = t / source_->layout_.chunk.tokens;
+        if (run_count_ == 0 || runs_[run_count_ - 1].chunk != chunk ||
+            runs_[run_count_ - 1].end != r) {
+          runs_[run_count_++] = {r, r, chunk, chunk, t};
+        }
+        path_run& run = runs_[run_count_ - 1];
+        run.end = r + 1;
+        run.newest = t;
+      }
+    }
+
+    // What rows need of their own chunk: -q w for its tokens up to the row's own, and the query at
+    // the chunk's start.
+    void meet_chunk(index g, const path_run& run) {
+      const auto& shape = source_->layout_.chunk;
+      const index D = shape.D, Dp = shape.padded_D(), Cp = shape.padded_tokens();
+      const index start = run.chunk * shape.tokens;
+      const T* solved = head(g) + source_->layout_.solved(run.chunk);
+      for (index a = run.begin; a < run.end; a += 2 * rows_per_tile) {
+        const index n = (std::min)(index{2 * rows_per_tile}, run.end - a);
+        const T* q = queries_ + (g * count_ + a) * D;
+        T* along = along_ + (g * count_ + a) * Cp;
+        T* walked = walked_ + (g * count_ + a) * Dp;
+        copy_rows<Arch>(q, D, index{1}, n, D, walked, Dp);
+        if (!plain(g, run.chunk)) {
+          for (index r = 0; r < n; ++r) {
+            pass_one_by_one(g, run.chunk, token(a + r) - start, walked + r * Dp, along + r * Cp);
+          }
+          continue;
+        }
+        const index depth = token(a + n - 1) - start + 1;
+        times_packed<Arch>(q, D, head(g) + source_->layout_.minus_w(run.chunk), D, along, Cp, n,
+                           depth);
+        for (index r = 0; r < n; ++r) {
+          for (index s = token(a + r) - start + 1; s < Cp; ++s) along[r * Cp + s] = T(0);
+        }
+        if (start > source_->reach_.first) {
+          product<Arch>(along, Cp, solved, shape.ld(), walked, Dp, n, D, depth, start::add);
+        }
+      }
+    }
+    // Token by token, for a chunk that is not finite: x ends at the chunk's start, and scores[s]
+    // are complete.
+    void pass_one_by_one(index g, index chunk, index newest, T* x, T* scores) const {
+      const auto& shape = source_->layout_.chunk;
+      const T* keys = head(g) + source_->layout_.keys(chunk);
+      for (index s = newest; s >= 0; --s) {
+        const T* key = keys + s / strip * strip * shape.D + s % strip;
+        T sum = 0;
+        for (index d = 0; d < shape.D; ++d) sum += x[d] * key[d * strip];
+        scores[s] = sum;
+        const T* line = head(g) + source_->layout_.solved(chunk) + s * shape.ld();
+        pass_tokens(line, shape.ld(), line + shape.padded_D(), 0, 1, shape.D, x);
+      }
+    }
+
+    // Rows [begin, end) are multiplied by a node's matrix.
+    void walk(index matrix, index begin, index end) {
+      const auto& shape = source_->layout_.chunk;
+      const index Dp = shape.padded_D(), rows = end - begin;
+      for (index g = 0; g < heads_; ++g) {
+        T* q = walked_ + (g * count_ + begin) * Dp;
+        product<Arch>(q, Dp, head(g) + matrix, Dp, moved_, Dp, rows, shape.D, shape.D, start::zero);
+        for (index n = 0; n < rows * Dp; n += width<T, Arch>) {
+          store_vec<Arch>(q + n, without_dust<Arch>(load_vec<Arch>(moved_ + n)));
+        }
+      }
+    }
+
+    // One run of packed columns, from column `at` of the run on, times rows of queries.
+    void times_keys(const panel<T, Arch>& p, index g, const T* bias, const T* q, index ldq,
+                    const T* keys, index at, index begin, index end, index last) const {
+      const auto& shape = source_->layout_.chunk;
+      for (index c = p.first; c < last;) {
+        const index within_chunk = at % shape.tokens, within = within_chunk % strip;
+        const index n =
+            (std::min)((std::min)(strip - within, shape.tokens - within_chunk), last - c);
+        product<Arch>(q, ldq,
+                      keys + at / shape.tokens * shape.columns_size() +
+                          (within_chunk - within) * shape.D + within,
+                      strip, p.line(g, begin) + c, p.row_stride, end - begin, n, shape.D,
+                      bias == nullptr ? start::zero : start::row_bias,
+                      bias == nullptr ? nullptr : bias + (c - p.first));
+        c += n;
+        at += n;
+      }
+    }
+
+    void older_node(const panel<T, Arch>& p, index g, const T* bias, index edge, index begin,
+                    index end) const {
+      const auto& shape = source_->layout_.chunk;
+      const auto node = source_->layout_.below(edge);
+      const index Dp = shape.padded_D();
+      times_keys(p, g, bias, walked_ + (g * count_ + begin) * Dp, Dp, head(g) + node.keys,
+                 p.key(p.first) - node.first_chunk * shape.tokens, begin, end,
+                 (std::min)(p.last, edge * shape.tokens - p.column));
+    }
+
+    void own_chunk(const panel<T, Arch>& p, index g, const T* bias, const path_run& run,
+                   index begin, index end) const {
+      const auto& shape = source_->layout_.chunk;
+      const index D = shape.D, Cp = shape.padded_tokens(), start = run.chunk * shape.tokens;
+      const index newest = token(end - 1);
+      const index last = (std::min)(p.last, newest + 1 - p.column);
+      if (last <= p.first) return;
+      const T* along = along_ + (g * count_ + begin) * Cp;
+      if (!plain(g, run.chunk)) {
+        for (index r = begin; r < end; ++r, along += Cp) {
+          for (index c = p.first; c < last; ++c) {
+            p.line(g, r)[c] =
+                along[p.key(c) - start] + (bias == nullptr ? T(0) : bias[c - p.first]);
+          }
+        }
+        return;
+      }
+      const index at = p.key(p.first) - start;
+      times_keys(p, g, bias, queries_ + (g * count_ + begin) * D, D,
+                 head(g) + source_->layout_.keys(run.chunk), at, begin, end, last);
+      const index ld = shape.ld();
+      const T* solved = head(g) + source_->layout_.solved(run.chunk) + shape.padded_D();
+      product<Arch>(along + at, Cp, solved + at * ld + at, ld, p.line(g, begin) + p.first,
+                    p.row_stride, end - begin, last - p.first, newest - start + 1 - at, start::add);
+    }
+
+    const path_source* source_ = nullptr;
+    const T* queries_ = nullptr;
+    index head_ = 0, heads_ = 0, row_ = 0, count_ = 0;
+    path_run* runs_ = nullptr;
+    index run_count_ = 0;
+    T* along_ = nullptr;   // [heads][count][padded_tokens]
+    T* walked_ = nullptr;  // [heads][count][padded_D]: queries at their run's edge
+    T* moved_ = nullptr;   // [count][padded_D]
+  };
+
+  rows_type rows(const rows_context<T, Arch>& context, T* queries) const {
+    rows_type r;
+    r.source_ = this;
+    r.queries_ = queries;
+    r.head_ = context.head;
+    r.heads_ = context.heads;
+    r.row_ = context.row;
+    r.count_ = context.count;
+    const auto& shape = layout_.chunk;
+    r.runs_ = context.memory.template take<path_run>(context.count);
+    r.along_ =
+        context.memory.template take<T>(context.heads * context.count * shape.padded_tokens());
+    r.walked_ = context.memory.template take<T>(context.heads * context.count * shape.padded_D());
+    r.moved_ = context.memory.template take<T>(context.count * shape.padded_D());
+    r.find_runs();
+    for (index g = 0; g < context.heads; ++g) {
+      for (index n = 0; n < r.run_count_; ++n) r.meet_chunk(g, r.runs_[n]);
+    }
+    return r;
+  }
+
+ private:
+  // One key head's tokens as the builder asks for them.
+  struct tokens_of {
+    const path_source& source;
+    index kv_head;
+
+    void keys(index from, index to, T* rows, index ld) const {
+      source.loader_->load(kv_head, from, to, rows, ld);
+    }
+    void transformations(index from, index to, T* minus_w, index ld, T* beta) const {
+      const sequence& s = source.sequence_of();
+      const auto &w = source.path_.w, &b = source.path_.beta;
+      copy_rows<Arch>(w.pointer(s.batch, s.first_key + from, kv_head, index{0}), w.stride(1),
+                      w.stride(3), to - from, source.layout_.chunk.D, minus_w, ld, T(-1));
+      for (index t = from; t < to; ++t) beta[t - from] = b(s.batch, s.first_key + t, kv_head);
+    }
+  };
+
+  const sequence& sequence_of() const noexcept { return loader_->context.sequence; }
+  T* head_data(index head) const noexcept { return data_ + head * layout_.total(); }
+  bool* head_plain(index head) const noexcept { return plain_ + head * layout_.all_chunks; }
+
+  Path path_;
+  const Loader* loader_;
+  layout_type layout_;
+  path_reach reach_;
+  index kv_head_, kv_heads_, group_;
+  T* data_ = nullptr;
+  bool* plain_ = nullptr;
+};
+
+}  // namespace heed::inline HEED_ABI::kernel
