@@ -28,7 +28,7 @@ bool describes_only(const std::string& key) {
 
 std::string joined(const std::vector<heed::index>& extents) {
   std::string text;
-  for (const heed::index e : extents) text += " " + std::to_string(e);
+  for (const heed::index e : extents) text.append(" ").append(std::to_string(e));
   return text;
 }
 

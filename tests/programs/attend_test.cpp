@@ -49,8 +49,9 @@ class bench {
   // Runs the program; arguments are words without quotes in them.
   finished run(const std::vector<std::string>& arguments) const {
     std::string line = quoted(HEED_ATTEND_PROGRAM);
-    for (const std::string& word : arguments) line += " " + quoted(word);
-    line += " >" + quoted(top / "stdout") + " 2>" + quoted(top / "stderr");
+    for (const std::string& word : arguments) line.append(" ").append(quoted(word));
+    line.append(" >").append(quoted(top / "stdout"));
+    line.append(" 2>").append(quoted(top / "stderr"));
     const int status = std::system(line.c_str());
     REQUIRE(WIFEXITED(status));
     return {WEXITSTATUS(status), slurp(top / "stdout"), slurp(top / "stderr")};
@@ -84,7 +85,9 @@ class bench {
   fs::path input = top / "input", results = top / "results";
 
  private:
-  static std::string quoted(const fs::path& word) { return "'" + word.string() + "'"; }
+  static std::string quoted(const fs::path& word) {
+    return std::string("'").append(word.string()).append("'");
+  }
 };
 
 // Largest error over largest expected magnitude.
