@@ -1,0 +1,237 @@
+// Positions that count gates from the newest key to older ones, and tables read at them.
+//
+// Keys stand in lanes: the gates of a vector become sums over themselves and the lanes above by
+// shift-and-add steps, on top of what the row has counted so far. A vector's positions span no more
+// than its width, so two blocks of the row's table, one vector each, hold all entries that it
+// reads.
+#pragma once
+
+#include "heed/kernel/math.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// What a row has counted: base + part. The base is a multiple of two vector widths and the part
+// small, so that long counts keep their digits.
+template <class T>
+struct gate_count {
+  T part = 0;
+  index base = 0;
+};
+
+// One row's table of n entries z_0 .. z_{n-1}: value[i] = z_i and rise[i] = z_{i+1} - z_i; constant
+// from entry n - 1 to the end.
+template <class T, class Arch>
+struct position_table {
+  static constexpr index w = width<T, Arch>;
+
+  const T* value;
+  const T* rise;
+  index last_block;  // from here on constant; one more block follows
+
+  static constexpr index last_block_of(index n) { return (n - 1 + w - 1) / w; }
+  // Elements that value and rise have each.
+  static constexpr index size(index n) { return (last_block_of(n) + 2) * w; }
+
+  // Completes a table from its first n values; rise follows value in memory.
+  static void complete(T* value, index n) {
+    const index end = size(n);
+    T* rise = value + end;
+    for (index i = n; i < end; ++i) value[i] = value[n - 1];
+    for (index i = 0; i < end; i += w) {
+      store_vec<Arch>(rise + i, load_vec<Arch>(value + i + 1) - load_vec<Arch>(value + i));
+    }
+    rise[end - 1] = 0;
+  }
+};
+
+// x becomes 1 / (1 + e^-x), N vectors in step: exactly 0.5 at 0, exactly 1 and 0 where saturated, 0
+// at -inf.
+template <int N, class T, class Arch>
+HEED_INLINE void gates_of(vec<T, Arch> (&x)[N]) {
+  using c = exp_constants<T>;
+  using v = vec<T, Arch>;
+  const auto each = [](auto&& f) HEED_INLINE_LAMBDA { unroll<N>(f); };
+  if constexpr (has_scalef<T, Arch>) {
+    v r[N], p[N];
+    each([&](auto i) HEED_INLINE_LAMBDA { x[i] = x[i] * v(-c::log2_e); });
+    each([&](auto i) HEED_INLINE_LAMBDA { r[i] = above_floor<Arch>(x[i]); });
+    each([&](auto i) HEED_INLINE_LAMBDA { p[i] = v(c::power_series[0]); });
+    constexpr int terms = static_cast<int>(std::extent_v<decltype(c::power_series)>);
+    unroll<terms - 1>([&](auto k) HEED_INLINE_LAMBDA {
+      each([&](auto i)
+               HEED_INLINE_LAMBDA { p[i] = xsimd::fma(p[i], r[i], v(c::power_series[k + 1])); });
+    });
+    // At 0 the polynomial is 1 - 2^-24, and 1 more rounds to 2.
+    each([&](auto i) HEED_INLINE_LAMBDA { p[i] = v(T(1)) + times_power<Arch>(p[i], x[i]); });
+    each([&](auto i) HEED_INLINE_LAMBDA { x[i] = v(T(1)) / p[i]; });
+  } else {
+    each([&](auto i) HEED_INLINE_LAMBDA { x[i] = sigmoid<Arch>(x[i]); });
+  }
+}
+
+// Lane i becomes lane i + By, 0 where there is none.
+template <int By, class T, class Arch>
+HEED_INLINE vec<T, Arch> shift_down(const vec<T, Arch>& x) {
+#if defined(HEED_HAS_SHUFFLE)
+  constexpr int n = static_cast<int>(width<T, Arch>);
+  return shuffle(
+      x, vec<T, Arch>(T(0)), [](int i) constexpr { return i + By < n ? i + By : n; });
+#else
+  T lanes[2 * width<T, Arch>] = {};
+  x.store_unaligned(lanes);
+  return load_vec<Arch>(lanes + By);
+#endif
+}
+
+// Lane i becomes the sum of lanes i, i + 1, ..., N vectors in step.
+template <int N, class T, class Arch>
+HEED_INLINE void sum_from_above(vec<T, Arch> (&x)[N]) {
+  const auto step = [&](auto by) HEED_INLINE_LAMBDA {
+    if constexpr (by < width<T, Arch>) {
+      unroll<N>([&](auto i) HEED_INLINE_LAMBDA { x[i] += shift_down<by>(x[i]); });
+    }
+  };
+  step(std::integral_constant<int, 1>{});
+  step(std::integral_constant<int, 2>{});
+  step(std::integral_constant<int, 4>{});
+  step(std::integral_constant<int, 8>{});
+}
+
+template <class T, class Arch>
+HEED_INLINE T first_lane(const vec<T, Arch>& x) {
+#if defined(HEED_HAS_SHUFFLE)
+  return x.data[0];
+#else
+  T lanes[width<T, Arch>];
+  x.store_unaligned(lanes);
+  return lanes[0];
+#endif
+}
+
+#if defined(__AVX512F__)
+template <class Arch>
+HEED_INLINE vec<float, Arch> permute_two(const vec<float, Arch>& a, const vec<float, Arch>& b,
+                                         const vec<std::int32_t, Arch>& at) {
+  return vec<float, Arch>(_mm512_permutex2var_ps(a, at, b));
+}
+template <class Arch>
+HEED_INLINE vec<double, Arch> permute_two(const vec<double, Arch>& a, const vec<double, Arch>& b,
+                                          const vec<std::int64_t, Arch>& at) {
+  return vec<double, Arch>(_mm512_permutex2var_pd(a, at, b));
+}
+#elif defined(__AVX2__)
+template <class Arch>
+HEED_INLINE vec<float, Arch> permute_two(const vec<float, Arch>& a, const vec<float, Arch>& b,
+                                         const vec<std::int32_t, Arch>& at) {
+  return vec<float, Arch>(_mm256_blendv_ps(_mm256_permutevar8x32_ps(a, at),
+                                           _mm256_permutevar8x32_ps(b, at),
+                                           _mm256_castsi256_ps(_mm256_slli_epi32(at, 28))));
+}
+#endif
+// Whether two vectors can be indexed like one array, by the low bits of each lane.
+template <class T, class Arch>
+concept permutes_two = requires(vec<T, Arch> v, vec<integer_of<T>, Arch> at) {
+  permute_two<Arch>(v, v, at);
+};
+
+// table[at] in each lane, where at lies in blocks `block` and block + 1. Other lanes get some entry
+// of these blocks.
+template <class T, class Arch>
+HEED_INLINE vec<T, Arch> look_up(const T* table, index block, const vec<integer_of<T>, Arch>& at) {
+  constexpr index w = width<T, Arch>;
+  if constexpr (permutes_two<T, Arch>) {
+    // The low bits tell even from odd blocks.
+    const T* even = table + (block + 1) / 2 * 2 * w;
+    const T* odd = table + (block / 2 * 2 + 1) * w;
+    return permute_two<Arch>(load_vec<Arch>(even), load_vec<Arch>(odd), at);
+  } else {
+    integer_of<T> entry[w];
+    T found[w];
+    at.store_unaligned(entry);
+    for (index i = 0; i < w; ++i) {
+      const index low = block * w, high = low + 2 * w - 1, wanted = entry[i];
+      found[i] = table[wanted < low ? low : wanted > high ? high : wanted];
+    }
+    return load_vec<Arch>(found);
+  }
+}
+
+// x[c] += what the table holds at the positions of columns c + i * width, i < N, of which the
+// newest come first; gates are read from `gates`, of which the first `used` lanes count.
+// Returns the count, which begins as c.
+template <int N, bool Partial, class T, class Arch>
+HEED_INLINE T add_at_positions(T* x, const T* gates, index used,
+                               const position_table<T, Arch>& table, T c) {
+  using v = vec<T, Arch>;
+  using integer = vec<integer_of<T>, Arch>;
+  constexpr index w = width<T, Arch>;
+  v g[N];
+  index block[N];
+  unroll<N>([&](auto i) HEED_INLINE_LAMBDA { g[i] = load_vec<Arch>(gates + i * w); });
+  gates_of(g);
+  if constexpr (Partial) {
+    g[0] = xsimd::select(lane_numbers<Arch, T>() < v(static_cast<T>(used)), g[0], v(T(0)));
+  }
+  sum_from_above(g);
+  const T cap = static_cast<T>(table.last_block * w);
+  unroll<N>([&](auto n) HEED_INLINE_LAMBDA {
+    constexpr int i = N - 1 - n;
+    block[i] = static_cast<index>(static_cast<std::int32_t>(c < cap ? c : cap)) / w;
+    const T sum = first_lane(g[i]);
+    g[i] += v(c);
+    c += sum;
+  });
+  unroll<N>([&](auto i) HEED_INLINE_LAMBDA {
+    const integer at = xsimd::to_int(g[i]);
+    const v part = g[i] - xsimd::to_float(at);
+    const v z = look_up<T, Arch>(table.value, block[i], at);
+    const v rise = look_up<T, Arch>(table.rise, block[i], at);
+    store_vec<Arch>(x + i * w, xsimd::fma(part, rise, load_vec<Arch>(x + i * w) + z));
+  });
+  return c;
+}
+
+// x[0, n) += value, in whole vectors.
+template <class Arch, class T>
+HEED_INLINE void add_constant(T* x, index n, T value) {
+  constexpr index w = width<T, Arch>;
+  for (index c = 0; c < n; c += w) {
+    store_vec<Arch>(x + c, load_vec<Arch>(x + c) + vec<T, Arch>(value));
+  }
+}
+
+// Columns [0, n) of one row, the newest last: counts sigmoid(gates[c]) on from `count` and adds the
+// table's value at each column's position to x[c]. gates may be x. Reads and writes whole vectors;
+// what gates hold from n on does not matter. Once the count is `limit`, the table's last entry,
+// gates are not read.
+template <class T, class Arch>
+HEED_INLINE void add_positions(T* x, const T* gates, index n, position_table<T, Arch> table,
+                               index limit, gate_count<T>& count) {
+  constexpr index w = width<T, Arch>;
+  const T last = table.value[limit];
+  if (static_cast<T>(limit - count.base) <= count.part) return add_constant<Arch>(x, n, last);
+  table.value += count.base;
+  table.rise += count.base;
+  table.last_block -= count.base / w;
+  const T full = static_cast<T>(limit - count.base);
+  T c = count.part;
+  if (const index used = n % w; used != 0) {
+    n -= used;
+    c = add_at_positions<1, true>(x + n, gates + n, used, table, c);
+  }
+  for (; n > 0 && !(c >= full);) {
+    if (n >= 4 * w) {
+      n -= 4 * w;
+      c = add_at_positions<4, false>(x + n, gates + n, w, table, c);
+    } else {
+      n -= w;
+      c = add_at_positions<1, false>(x + n, gates + n, w, table, c);
+    }
+  }
+  add_constant<Arch>(x, n, last);
+  const index whole = c < static_cast<T>(1 << 20) ? static_cast<index>(c) / (2 * w) * (2 * w) : 0;
+  count.part = c - static_cast<T>(whole);
+  count.base += whole;
+}
+
+}  // namespace heed::inline HEED_ABI::kernel
