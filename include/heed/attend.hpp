@@ -60,14 +60,22 @@ class forward_call {
   // Packed keys and values of a wave take about this much memory at most (one unit always runs).
   static constexpr std::size_t wave_bytes = std::size_t{64} << 20;
 
+  // Rows and panel so that what one panel of all its heads touches (entries, queries, outputs)
+  // stays in the second-level cache. Rows that stages read above a block's own are computed again
+  // for each block, so that blocks with them are taller.
   block_sizes choose_sizes() const {
-    // Rows and panel so that a panel of all its heads stays in the second-level cache.
-    const index wide = sizeof(T) == 4 ? 1 : 2;
-    index rows = panel_heads_ == 1 ? 120 : std::max<index>(24, 480 / panel_heads_ / wide);
-    index keys = 128;
-    if (options_.tuning.rows > 0) rows = options_.tuning.rows;
+    constexpr index budget = (index{5} << 18) / static_cast<index>(sizeof(T));
+    const reach &before = list_.logits_reach, &behind = list_.probs_reach;
+    const index halo = before.rows_above + behind.rows_above;
+    const index aside = before.older + before.newer + behind.older + behind.newer;
+    index keys = panel_heads_ * static_cast<index>(sizeof(T)) > 8 * 4 ? 64 : 128;
     if (options_.tuning.panel > 0) keys = options_.tuning.panel;
-    return {rows, keys, 2 * rows_per_tile};
+    const index a_row = panel_heads_ * (keys + aside + problem_.D + problem_.Dv);
+    constexpr index strip = 2 * rows_per_tile;
+    index rows = std::clamp(budget / a_row - halo, 2 * strip, halo > 0 ? 20 * strip : 10 * strip);
+    rows = rows / strip * strip;
+    if (options_.tuning.rows > 0) rows = options_.tuning.rows;
+    return {rows, keys, strip};
   }
 
   // Runs as many units as fit the memory of a wave; returns the unit after them.

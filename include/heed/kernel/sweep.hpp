@@ -323,25 +323,36 @@ class row_block {
     const index columns = end - begin;
     trim(p, columns);
     if (p.first >= p.last && !looks_aside()) return;
-    if (p.first < p.last) {
+    in_strips(p, columns, [&](const panel_type& s) {
       for (index g = 0; g < heads_; ++g) {
-        source.scores(p, g, merged_ ? bias_ + g * ld_ + p.first : nullptr);
+        source.scores(s, g, merged_ ? bias_ + g * ld_ + s.first : nullptr);
       }
-    }
+    });
     if (!merged_) run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
     p.begin = (std::max)(a, probs_begin());
     if (p.begin >= b) return;
-    trim(p, columns);
-    p.hide(-infinity);
-    if (p.first < p.last) to_probabilities(which, p);
-    if (which == pass::measure) return;
-    if (which == pass::weigh) {
-      run_stages(u_.list.probs, probs, p, columns, 0);
-      p.begin = (std::max)(a, first_row(0));
+    in_strips(p, columns, [&](const panel_type& s) {
+      s.hide(-infinity);
+      to_probabilities(which, s);
+      if (which == pass::online) times_values(s);
+    });
+    if (which != pass::weigh) return;
+    run_stages(u_.list.probs, probs, p, columns, 0);
+    p.begin = (std::max)(a, first_row(0));
+    in_strips(p, columns, [&](const panel_type& s) {
+      s.hide(0);
+      times_values(s);
+    });
+  }
+  // f(panel) for a few rows at a time, which stay in the first-level cache from one step to the
+  // next, with the columns that these rows see.
+  template <class F>
+  void in_strips(panel_type p, index columns, F&& f) const {
+    for (const index end = p.end; p.begin < end; p.begin = p.end) {
+      p.end = (std::min)(end, p.begin + u_.sizes.strip);
       trim(p, columns);
-      p.hide(0);
+      if (p.first < p.last) f(p);
     }
-    if (p.first < p.last) times_values(p);
   }
 
   // Cuts a panel's columns to those that some of its rows sees, and notes whether all see all.
@@ -367,7 +378,7 @@ class row_block {
         if (reads.older_cols + reads.newer_cols > 0) widen(p, columns);
         if (reads.reads == geometry::invisible::zero) {
           p.hide(0);
-          infinity_to_zero(p);
+          if (Stage::where == place::logits) infinity_to_zero(p);
         } else if (reads.reads == geometry::invisible::minus_infinity) {
           p.hide(-infinity);
         }
@@ -384,12 +395,23 @@ class row_block {
     p.first = 0;
     p.last = columns;
   }
-  // A visible -inf (a weight of exactly 0) reads as 0 in a stage that mixes entries.
+  // A visible -inf (a weight of exactly 0) reads as 0 in a stage that mixes entries. There is
+  // hardly ever one, so lines are looked at first.
   void infinity_to_zero(const panel_type& p) const noexcept {
+    using v = vec<T, Arch>;
+    const v hidden(-infinity);
     for (index g = 0; g < heads_; ++g) {
       for (index r = p.begin; r < p.end; ++r) {
         T* line = p.line(g, r);
-        for (index c = p.first; c < p.last; ++c) line[c] = line[c] == -infinity ? T(0) : line[c];
+        auto found = v(T(0)) == hidden;
+        for (index c = p.first; c < p.last; c += W) {
+          found = found | (load_vec<Arch>(line + c) == hidden);
+        }
+        if (!xsimd::any(found)) continue;
+        for (index c = p.first; c < p.last; c += W) {
+          const v x = load_vec<Arch>(line + c);
+          store_vec<Arch>(line + c, xsimd::select(x == hidden, v(T(0)), x));
+        }
       }
     }
   }
