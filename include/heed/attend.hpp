@@ -45,6 +45,11 @@ class forward_call {
         unit_heads_(std::lcm(list_.heads_mixed, std::max<index>(1, p.group()))),
         sizes_(choose_sizes()) {}
 
+  // Throws shape_error for a list that cannot be run.
+  static void check(const All& all) {
+    check_pruning<list_type, typename source_type::rows_type>(list_type(all));
+  }
+
   void run() {
     memory_.prepare_workers(options_.executor.workers());
     const index units_per_sequence = problem_.Hq / unit_heads_;
@@ -111,9 +116,10 @@ class forward_call {
       const index panels = unit_heads_ / panel_heads_;
       source_type& source = *std::construct_at(
           sources + (n - first),
-          list_.scores.source(source_context<T, Arch>{plans[at].context, head / problem_.group(),
-                                                      kv_heads(), row_blocks * panels <= 1},
-                              loaders[at]));
+          list_.scores.source(
+              source_context<T, Arch>{plans[at].context, head / problem_.group(), kv_heads(),
+                                      row_blocks * panels <= 1, wants_norms(list_)},
+              loaders[at]));
       source.take(memory_);
       tasks += row_blocks * panels;
       std::construct_at(
@@ -185,6 +191,9 @@ class forward_call {
       }
     };
     options_.executor.parallel_for(tasks, work);
+    if constexpr (requires(const source_type& s) { s.seal(); }) {
+      for (index n = 0; n < count; ++n) stations[n].u.source.seal();
+    }
   }
   index value_tasks() const noexcept {
     return values_as_they_are() || problem_.Dv == 0 ? 0 : kv_heads();
@@ -216,11 +225,13 @@ void attend(const call_inputs<T>& in, const tensor_view<T, 4>& out,
                  const Stages&...) { static_assert((check_stage<Stages, T, Arch>() && ...)); },
              all);
   for_each(all, [&](const auto& stage) { check_mechanism(stage, p, options.mask); });
+  using call_type = forward_call<T, Arch, std::remove_const_t<decltype(all)>>;
+  call_type::check(all);
   if (p.B == 0 || p.T == 0 || p.Hq == 0) return;
   workspace own;
   workspace& memory = options.workspace != nullptr ? *options.workspace : own;
   memory.reset();
-  forward_call<T, Arch, std::remove_const_t<decltype(all)>>(all, p, in, out, options, memory).run();
+  call_type(all, p, in, out, options, memory).run();
 }
 
 }  // namespace kernel

@@ -13,6 +13,7 @@
 // missing, or present but not listed, does not compile: so a misspelt hook cannot go unnoticed.
 #pragma once
 
+#include <span>
 #include <type_traits>
 
 #include "heed/problem.hpp"
@@ -45,8 +46,8 @@ enum class hook : unsigned {
   advance = 1U << 11,      // rows: advance(key_begin, key_end): the sweep leaves these columns
   column_bias = 1U << 12,  // rows: column_bias(g, key_begin, key_end, T* sum) adds; see below
   row_bias = 1U << 13,     // rows: row_bias(g, row) -> T, what column_bias leaves out in a row
-  ceiling = 1U << 14,      // rows: ceiling(g, row, key_end, T incoming) -> T, a bound, see below
-  prunes = 1U << 15,       // stage: prunes() -> double: mass that may be dropped; 0: none
+  ceiling = 1U << 14,      // rows: ceiling(g, key_begin, key_end, bounds), see below
+  prunes = 1U << 15,       // stage: prunes() -> pruning: what may be left out; tolerance 0: nothing
 };
 constexpr hook operator|(hook a, hook b) noexcept {
   return static_cast<hook>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -60,8 +61,21 @@ constexpr bool lists(hook all, hook one) noexcept {
 // place logits has it and mergeable() (optional member, default true) holds for each: the sums
 // then start the accumulators of q.k, and forward is not called.
 //
-// ceiling(g, row, key_end, incoming): given that every logit of keys < key_end that reaches the
-// stage is at most `incoming` in that row, a bound for what leaves it.
+// ceiling(g, key_begin, key_end, std::span<double> bounds): bounds[r], for every row r of the
+// block, is at least every logit of keys [key_begin, key_end) that reaches the stage in that row;
+// it becomes at least every logit that leaves it, in exact arithmetic. Asked when the columns from
+// key_end on have been left (advance). Where a stage prunes, every stage of place logits with
+// forward must have it, and none may read beside its element.
+
+// What of a row may be left out by the sweep: keys, oldest first, whose weight is negligible.
+struct pruning {
+  // At most this much of the exact probabilities of a row is left out; in [0, 1). The default is
+  // e^-10.
+  double tolerance = 4.5399929762484854e-05;
+  // A bound on every |scale q.k|, or whatever a mechanism of place scores puts in its place; 0:
+  // from the norms of q and k.
+  double logit_bound = 0;
+};
 
 // output(head, row, line, scratch): `line` holds the Dv values of one row, with room up to a
 // multiple of a SIMD width; scratch is to be rewound (workspace::scope).

@@ -6,6 +6,7 @@
 //     static bytes(stage, problem, sequence, kv_heads)   about how much memory it will take
 //     take(workspace&)                 takes it
 //     tasks(), prepare(task, scratch)  packs or transforms the keys; tasks run in parallel
+//     seal()                           optional: once, when all tasks are done
 //     rows(rows_context, T* queries)   for one row block; queries [heads][count][D], scaled
 //   its Rows:
 //     panel_begin(newest, panel)       where the panel that ends at `newest` begins
@@ -13,7 +14,12 @@
 //     scores(panel, g, bias)           writes q.k for rows [begin, end) and columns [first, last)
 //                                      of head g, plus bias[c - first] unless bias is null
 //     advance(key_begin, key_end)      the sweep leaves these columns
+//     key_norm(g, key_begin, key_end)  optional, for pruning (context.norms): N such that every
+//                                      |score| of head g and visible keys [key_begin, key_end) is
+//                                      at most N times the norm of the row's `queries`
 #pragma once
+
+#include <cmath>
 
 #include "heed/kernel/pack.hpp"
 #include "heed/kernel/pipeline.hpp"
@@ -52,6 +58,7 @@ struct source_context {
   const plan_context<T, Arch>& plan;
   index kv_head, kv_heads;  // key/value heads [kv_head, kv_head + kv_heads)
   bool once;                // every key panel will be asked for once only
+  bool norms = false;       // key_norm will be asked for
 };
 
 template <class T, class Arch, class Loader>
@@ -67,7 +74,10 @@ class dot_source {
         kv_head_(context.kv_head),
         kv_heads_(context.kv_heads),
         group_(context.plan.problem.group()),
-        lazy_(context.once) {}
+        key_begin_(context.plan.sequence.key_begin),
+        key_end_(context.plan.sequence.key_end),
+        lazy_(context.once && !context.norms),
+        norms_wanted_(context.norms) {}
 
   static std::size_t bytes(const auto&, const problem& p, const sequence& s,
                            index kv_heads) noexcept {
@@ -75,13 +85,31 @@ class dot_source {
   }
   void take(workspace& memory) {
     if (!lazy_) packed_ = memory.take<T>(kv_heads_ * head_size());
+    if (norms_wanted_) norms_ = memory.take<double>(2 * kv_heads_ * strips());
   }
   index tasks() const noexcept { return lazy_ ? 0 : kv_heads_ * tasks_per_head(); }
   void prepare(index task, workspace& scratch) const {
     const index head = task / tasks_per_head();
     const index from = task % tasks_per_head() * keys_per_task;
     const index to = (std::min)(S_, from + keys_per_task);
-    pack(head, from, to, packed_ + head * head_size() + from * D_, scratch);
+    T* packed = packed_ + head * head_size() + from * D_;
+    pack(head, from, to, packed, scratch);
+    if (!norms_wanted_) return;
+    for (index key = from; key < to; key += strip) {
+      norms_[head * strips() + key / strip] = largest_norm(packed + (key - from) * D_, key);
+    }
+  }
+  // The largest norm of each strip and all older ones.
+  void seal() const {
+    if (!norms_wanted_) return;
+    for (index head = 0; head < kv_heads_; ++head) {
+      const double* own = norms_ + head * strips();
+      double largest = 0;
+      for (index s = 0; s < strips(); ++s) {
+        largest = (std::max)(largest, own[s]);
+        norms_[(kv_heads_ + head) * strips() + s] = largest;
+      }
+    }
   }
 
   class rows_type {
@@ -114,12 +142,25 @@ class dot_source {
       }
     }
     void advance(index, index) const noexcept {}
+    // Of few keys exactly, up to whole strips; of more, of all older ones, too.
+    double key_norm(index g, index begin, index end) const noexcept {
+      if (begin >= end) return 0;
+      const dot_source& s = *source_;
+      const index kv = (head_ + g) / s.group_ - s.kv_head_;
+      const index first = begin / strip, last = (end - 1) / strip;
+      if (last - first >= 16) return s.norms_[(s.kv_heads_ + kv) * s.strips() + last];
+      double largest = 0;
+      for (index n = first; n <= last; ++n) {
+        largest = (std::max)(largest, s.norms_[kv * s.strips() + n]);
+      }
+      return largest;
+    }
 
    private:
     friend dot_source;
     const dot_source* source_ = nullptr;
     const T* queries_ = nullptr;
-    index count_ = 0;
+    index head_ = 0, count_ = 0;
     // Lazily packed keys of the panel at hand.
     index kv_first_ = 0, kv_count_ = 0, first_ = 0, window_size_ = 0;
     T* window_ = nullptr;
@@ -130,6 +171,7 @@ class dot_source {
     rows_type r;
     r.source_ = this;
     r.queries_ = queries;
+    r.head_ = context.head;
     r.count_ = context.count;
     if (lazy_) {
       r.kv_first_ = context.head / group_ - kv_head_;
@@ -143,6 +185,36 @@ class dot_source {
 
  private:
   index head_size() const noexcept { return packed_columns_size<Arch, T>(S_, D_); }
+  index strips() const noexcept { return (S_ + strip - 1) / strip; }
+  // An upper bound of the norms of the visible keys of a packed strip, infinite where one is not
+  // finite. A sum of D squares is off by at most D eps, and by what squares below the range of
+  // normal numbers lose.
+  double largest_norm(const T* packed, index first_key) const {
+    using v = vec<T, Arch>;
+    constexpr index w = width<T, Arch>;
+    double largest = 0;
+    for (index c = 0; c < strip; c += w) {
+      v sum(T(0));
+      for (index d = 0; d < D_; ++d) {
+        const v x = load_vec<Arch>(packed + d * strip + c);
+        sum = xsimd::fma(x, x, sum);
+      }
+      T lanes[static_cast<std::size_t>(w)];
+      store_vec<Arch>(lanes, sum);
+      for (index l = 0; l < w; ++l) {
+        const index key = first_key + c + l;
+        if (key < key_begin_ || key >= key_end_) continue;
+        const auto square = static_cast<double>(lanes[l]);
+        if (!(square <= largest)) {
+          largest = square > largest ? square : std::numeric_limits<double>::infinity();
+        }
+      }
+    }
+    const auto terms = static_cast<double>(D_);
+    return std::sqrt(largest) *
+               (1 + (terms + 8) * static_cast<double>(std::numeric_limits<T>::epsilon())) +
+           std::sqrt(terms * static_cast<double>((std::numeric_limits<T>::min)()));
+  }
   index tasks_per_head() const noexcept {
     return std::max<index>(1, (S_ + keys_per_task - 1) / keys_per_task);
   }
@@ -162,9 +234,10 @@ class dot_source {
   }
 
   const Loader* loader_;
-  index D_, S_, kv_head_, kv_heads_, group_;
-  bool lazy_;
+  index D_, S_, kv_head_, kv_heads_, group_, key_begin_, key_end_;
+  bool lazy_, norms_wanted_;
   T* packed_ = nullptr;
+  double* norms_ = nullptr;  // [kv_heads][strips]: of each strip; then the same with older ones
 };
 
 // What the sweep uses when no mechanism of place scores is listed.

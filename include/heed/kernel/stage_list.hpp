@@ -2,6 +2,7 @@
 #pragma once
 
 #include <numeric>
+#include <type_traits>
 
 #include "heed/kernel/dot.hpp"
 
@@ -38,6 +39,25 @@ reach reach_of(const Tuple& stages) {
   return sum;
 }
 
+// What may be left out when several stages allow it: by the strictest tolerance and the smallest
+// bound.
+template <class Tuple>
+pruning pruning_of(const Tuple& stages) {
+  pruning all{0, 0};
+  const auto tighten = [](double& known, double given) {
+    if (given > 0 && (known == 0 || given < known)) known = given;
+  };
+  for_each(stages, [&](const auto& stage) {
+    if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::prunes)) {
+      if (!is_active(stage)) return;
+      const pruning one = stage.prunes();
+      tighten(all.tolerance, one.tolerance);
+      if (one.tolerance > 0) tighten(all.logit_bound, one.logit_bound);
+    }
+  });
+  return all;
+}
+
 // Everything the caller listed, sorted into places.
 template <class All>
 struct stage_list {
@@ -46,6 +66,9 @@ struct stage_list {
   using probs_type = decltype(stages_at<place::probs>(std::declval<const All&>()));
   using output_type = decltype(stages_at<place::output>(std::declval<const All&>()));
   using scores_type = decltype(score_stage(stages_at<place::scores>(std::declval<const All&>())));
+  static constexpr bool can_prune = []<class... S>(std::type_identity<std::tuple<S...>>) {
+    return (has_hook<S>(hook::prunes) || ...);
+  }(std::type_identity<All>{});
 
   inputs_type inputs;
   scores_type scores;
@@ -55,6 +78,7 @@ struct stage_list {
   reach logits_reach, probs_reach;
   index heads_mixed = 1;       // heads that must share a panel
   bool after_softmax = false;  // an active stage of place probs: two sweeps
+  pruning prune;               // tolerance 0: every visible key counts
 
   explicit stage_list(const All& all)
       : inputs(stages_at<place::inputs>(all)),
@@ -63,7 +87,8 @@ struct stage_list {
         probs(stages_at<place::probs>(all)),
         output(stages_at<place::output>(all)),
         logits_reach(reach_of(logits)),
-        probs_reach(reach_of(probs)) {
+        probs_reach(reach_of(probs)),
+        prune(pruning_of(all)) {
     for_each(all, [&](const auto& stage) {
       heads_mixed = std::lcm(heads_mixed, geometry_of(stage).heads_mixed);
     });

@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "heed/kernel/prune.hpp"
 #include "heed/kernel/softmax.hpp"
 #include "heed/kernel/stage_list.hpp"
 
@@ -61,9 +62,6 @@ class row_block {
     online,   // softmax and values in one go
     measure,  // row maximum and sum only
     weigh,    // probabilities from the log-sum-exp, stages after softmax, values
-  };
-  struct key_range {
-    index begin, end;
   };
 
  public:
@@ -187,20 +185,53 @@ class row_block {
     logits_rows logits = rows_for(u_.list.logits, u_.plans.logits, context);
     probs_rows probs = rows_for(u_.list.probs, u_.plans.probs, context);
     merged_ = merges(logits);
-    for (index n = 0; n < range_count_; ++n) {
-      const key_range& range = ranges_[n];
-      const index oldest = range.begin - lag();
-      if (n > 0) advance(source, logits, probs, range.end, ranges_[n - 1].begin - lag());
-      for (index newest = range.end; newest > oldest;) {
-        const index from =
-            (std::max)(oldest, newest > 0 ? source.panel_begin(newest, u_.sizes.panel)
-                                          : newest - u_.sizes.panel);
-        sweep_panel(which, source, logits, probs, from, newest);
-        newest = from;
+    keep_row_bias(logits);
+    const std::span<const key_range> panels = list_panels(source);
+    const auto sweep_them = [&](auto&& may_end_after) {
+      index edge = panels[0].end;
+      for (std::size_t n = 0; n < panels.size(); ++n) {
+        const key_range& p = panels[n];
+        if (p.end < edge) advance(source, logits, probs, p.end, edge);
+        sweep_panel(which, source, logits, probs, p.begin, p.end);
+        edge = p.begin;
+        if (may_end_after(n)) break;
+      }
+    };
+    if constexpr (List::can_prune) {
+      if (u_.list.prune.tolerance > 0) {
+        tail_bounds<T, Arch, List, source_rows, logits_rows> tail(
+            u_.list, context, source, rows_for(u_.list.logits, u_.plans.logits, context), queries_,
+            bounds_, panels);
+        sweep_them([&](std::size_t n) {
+          return tail.negligible(static_cast<index>(n) + 1, max_, sum_, shift_);
+        });
+        scratch_.rewind(mark);
+        return;
       }
     }
-    keep_row_bias(logits);
+    sweep_them([](std::size_t) { return false; });
     scratch_.rewind(mark);
+  }
+  // The panels that the block's ranges are swept in, newest first.
+  std::span<const key_range> list_panels(const source_rows& source) {
+    const auto each = [&](auto&& f) {
+      for (index n = 0; n < range_count_; ++n) {
+        const index oldest = ranges_[n].begin - lag();
+        for (index newest = ranges_[n].end; newest > oldest;) {
+          const index from =
+              (std::max)(oldest, newest > 0 ? source.panel_begin(newest, u_.sizes.panel)
+                                            : newest - u_.sizes.panel);
+          f(key_range{from, newest});
+          newest = from;
+        }
+      }
+    };
+    std::size_t count = 0;
+    each([&](key_range) { ++count; });
+    auto* panels = scratch_.take<key_range>(static_cast<index>(count));
+    std::size_t n = 0;
+    each([&](key_range p) { panels[n++] = p; });
+    return {panels, count};
   }
 
   void load_queries() {

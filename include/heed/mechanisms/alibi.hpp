@@ -33,8 +33,8 @@ inline std::vector<double> alibi_slopes(index heads) {
 
 struct alibi {
   static constexpr place where = place::logits;
-  static constexpr hook hooks =
-      hook::check | hook::plan | hook::rows | hook::forward | hook::column_bias | hook::row_bias;
+  static constexpr hook hooks = hook::check | hook::plan | hook::rows | hook::forward |
+                                hook::column_bias | hook::row_bias | hook::ceiling;
 
   std::span<const double> slopes = {};  // [Hq]; empty: alibi_slopes(Hq)
 
@@ -86,6 +86,16 @@ struct alibi {
         sum[j - begin] += slope[g] * static_cast<T>(j - reference);
     }
     T row_bias(index g, index r) const { return slope[g] * static_cast<T>(-r); }
+    // The end of the range where slope (j - p_i) is largest; slopes may have been rounded to T.
+    void ceiling(index g, index begin, index end, std::span<double> bounds) const {
+      const auto s = static_cast<double>(slope[g]);
+      const index best = s < 0 ? begin : end - 1;
+      for (std::size_t r = 0; r < bounds.size(); ++r) {
+        const double added = s * static_cast<double>(best - reference - static_cast<index>(r));
+        bounds[r] +=
+            added + std::abs(added) * static_cast<double>(std::numeric_limits<T>::epsilon());
+      }
+    }
     // Not where keys newer than the block would get numbers that swamp the logits' digits.
     bool mergeable() const {
       const index beyond = (std::max)(count, newest - reference);

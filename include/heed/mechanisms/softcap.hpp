@@ -7,6 +7,9 @@
 // Gemma Team, Gemma 2, arXiv 2408.00118.
 #pragma once
 
+#include <cmath>
+#include <span>
+
 #include "heed/checks.hpp"
 #include "heed/concepts.hpp"
 #include "heed/kernel/math.hpp"
@@ -16,7 +19,7 @@ namespace heed::inline HEED_ABI {
 
 struct softcap {
   static constexpr place where = place::logits;
-  static constexpr hook hooks = hook::check | hook::forward;
+  static constexpr hook hooks = hook::check | hook::forward | hook::ceiling;
 
   double cap = 30;
 
@@ -25,6 +28,11 @@ struct softcap {
     if (!(cap > 0)) {
       throw shape_error("heed: softcap: cap: is " + std::to_string(cap) + ", expected above 0");
     }
+  }
+
+  // The function grows with L; its value is raised by the rounding of tanh.
+  void ceiling(index, index, index, std::span<double> bounds) const {
+    for (double& b : bounds) b = cap * (std::tanh(b / cap) + 1e-14);
   }
 
   // L <- cap tanh(L / cap)
