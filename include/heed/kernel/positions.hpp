@@ -12,10 +12,20 @@ namespace heed::inline HEED_ABI::kernel {
 
 // What a row has counted: base + part. The base is a multiple of two vector widths and the part
 // small, so that long counts keep their digits.
-template <class T>
+template <class T, class Arch>
 struct gate_count {
+  static constexpr index step = 2 * width<T, Arch>;
+
   T part = 0;
   index base = 0;
+
+  // The part becomes c, of which whole steps go to the base. NaN stays.
+  void set(T c) {
+    const index whole = c < T(1 << 20) ? static_cast<index>(c) / step * step : 0;
+    part = c - static_cast<T>(whole);
+    base += whole;
+  }
+  bool reached(index n) const { return part >= static_cast<T>(n - base); }
 };
 
 // One row's table of n entries z_0 .. z_{n-1}: value[i] = z_i and rise[i] = z_{i+1} - z_i; constant
@@ -156,39 +166,40 @@ HEED_INLINE vec<T, Arch> look_up(const T* table, index block, const vec<integer_
   }
 }
 
-// x[c] += what the table holds at the positions of columns c + i * width, i < N, of which the
-// newest come first; gates are read from `gates`, of which the first `used` lanes count.
-// Returns the count, which begins as c.
+// x[c] += what the table holds at the positions of N vectors of columns, and counts their gates.
+// With Partial only the first `used` lanes of the last vector count.
 template <int N, bool Partial, class T, class Arch>
-HEED_INLINE T add_at_positions(T* x, const T* gates, index used,
-                               const position_table<T, Arch>& table, T c) {
+HEED_INLINE void add_at_positions(T* x, const T* gates, index used,
+                                  const position_table<T, Arch>& table,
+                                  gate_count<T, Arch>& count) {
   using v = vec<T, Arch>;
-  using integer = vec<integer_of<T>, Arch>;
   constexpr index w = width<T, Arch>;
-  v g[N];
+  v p[N];
   index block[N];
-  unroll<N>([&](auto i) HEED_INLINE_LAMBDA { g[i] = load_vec<Arch>(gates + i * w); });
-  gates_of(g);
+  unroll<N>([&](auto i) HEED_INLINE_LAMBDA { p[i] = load_vec<Arch>(gates + i * w); });
+  gates_of(p);
   if constexpr (Partial) {
-    g[0] = xsimd::select(lane_numbers<Arch, T>() < v(static_cast<T>(used)), g[0], v(T(0)));
+    const auto counts = lane_numbers<Arch, T>() < v(static_cast<T>(used));
+    p[N - 1] = xsimd::select(counts, p[N - 1], v(T(0)));
   }
-  sum_from_above(g);
-  const T cap = static_cast<T>(table.last_block * w);
+  sum_from_above(p);
+  T c = count.part;
+  const T cap = static_cast<T>(table.last_block * w - count.base);
   unroll<N>([&](auto n) HEED_INLINE_LAMBDA {
     constexpr int i = N - 1 - n;
-    block[i] = static_cast<index>(static_cast<std::int32_t>(c < cap ? c : cap)) / w;
-    const T sum = first_lane(g[i]);
-    g[i] += v(c);
+    block[i] = static_cast<index>(c < cap ? c : cap) / w;
+    const T sum = first_lane(p[i]);
+    p[i] += v(c);
     c += sum;
   });
   unroll<N>([&](auto i) HEED_INLINE_LAMBDA {
-    const integer at = xsimd::to_int(g[i]);
-    const v part = g[i] - xsimd::to_float(at);
-    const v z = look_up<T, Arch>(table.value, block[i], at);
-    const v rise = look_up<T, Arch>(table.rise, block[i], at);
-    store_vec<Arch>(x + i * w, xsimd::fma(part, rise, load_vec<Arch>(x + i * w) + z));
+    const vec<integer_of<T>, Arch> at = xsimd::to_int(p[i]);
+    const v z = look_up<T, Arch>(table.value + count.base, block[i], at);
+    const v rise = look_up<T, Arch>(table.rise + count.base, block[i], at);
+    const v above = p[i] - xsimd::to_float(at);
+    store_vec<Arch>(x + i * w, xsimd::fma(above, rise, load_vec<Arch>(x + i * w) + z));
   });
-  return c;
+  count.set(c);
 }
 
 // x[0, n) += value, in whole vectors.
@@ -205,33 +216,25 @@ HEED_INLINE void add_constant(T* x, index n, T value) {
 // what gates hold from n on does not matter. Once the count is `limit`, the table's last entry,
 // gates are not read.
 template <class T, class Arch>
-HEED_INLINE void add_positions(T* x, const T* gates, index n, position_table<T, Arch> table,
-                               index limit, gate_count<T>& count) {
+HEED_INLINE void add_positions(T* x, const T* gates, index n, const position_table<T, Arch>& table,
+                               index limit, gate_count<T, Arch>& kept) {
   constexpr index w = width<T, Arch>;
-  const T last = table.value[limit];
-  if (static_cast<T>(limit - count.base) <= count.part) return add_constant<Arch>(x, n, last);
-  table.value += count.base;
-  table.rise += count.base;
-  table.last_block -= count.base / w;
-  const T full = static_cast<T>(limit - count.base);
-  T c = count.part;
-  if (const index used = n % w; used != 0) {
+  gate_count<T, Arch> count = kept;
+  if (const index used = n % w; used != 0 && !count.reached(limit)) {
     n -= used;
-    c = add_at_positions<1, true>(x + n, gates + n, used, table, c);
+    add_at_positions<1, true>(x + n, gates + n, used, table, count);
   }
-  for (; n > 0 && !(c >= full);) {
+  while (n > 0 && !count.reached(limit)) {
     if (n >= 4 * w) {
       n -= 4 * w;
-      c = add_at_positions<4, false>(x + n, gates + n, w, table, c);
+      add_at_positions<4, false>(x + n, gates + n, w, table, count);
     } else {
       n -= w;
-      c = add_at_positions<1, false>(x + n, gates + n, w, table, c);
+      add_at_positions<1, false>(x + n, gates + n, w, table, count);
     }
   }
-  add_constant<Arch>(x, n, last);
-  const index whole = c < static_cast<T>(1 << 20) ? static_cast<index>(c) / (2 * w) * (2 * w) : 0;
-  count.part = c - static_cast<T>(whole);
-  count.base += whole;
+  kept = count;
+  add_constant<Arch>(x, n, table.value[limit]);
 }
 
 }  // namespace heed::inline HEED_ABI::kernel

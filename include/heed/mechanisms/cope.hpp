@@ -128,8 +128,8 @@ struct cope {
   struct rows_type {
     using table_type = kernel::position_table<T, Arch>;
 
-    const T* tables;                // [heads][count] lines: value, then rise
-    kernel::gate_count<T>* counts;  // [heads][count]
+    const T* tables;                      // [heads][count] lines: value, then rise
+    kernel::gate_count<T, Arch>* counts;  // [heads][count]
     index count, limit;
     // For gates that are not from the keys.
     const T* queries = nullptr;    // [heads][count][D]: q / sqrt(D)
@@ -155,8 +155,7 @@ struct cope {
     bool saturated(index g, index begin, index end) const noexcept {
       bool all = true;
       for (index r = begin; r < end; ++r) {
-        const kernel::gate_count<T>& n = counts[g * count + r];
-        all = all && n.part >= static_cast<T>(limit - n.base);
+        all = all && counts[g * count + r].reached(limit);
       }
       return all;
     }
@@ -201,7 +200,7 @@ struct cope {
       const index D = c.problem.D, n = (std::min)(entries, c.newest + 1);
       const index line = 2 * table_type::size(n);
       T* tables = c.memory.template take<T>(c.heads * c.count * line);
-      auto* counts = c.memory.template take<kernel::gate_count<T>>(c.heads * c.count);
+      auto* counts = c.memory.template take<kernel::gate_count<T, Arch>>(c.heads * c.count);
       for (index r = 0; r < c.heads * c.count; ++r) counts[r] = {};
       rows_type<Arch> rows{tables, counts, c.count, n - 1};
       if (gate_keys != nullptr) {
