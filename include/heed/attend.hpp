@@ -11,6 +11,25 @@ namespace heed::inline HEED_ABI {
 
 namespace kernel {
 
+// Rows and panel so that what one panel of all its heads touches (entries, queries, outputs)
+// stays in the second-level cache. Rows that stages read above a block's own are computed again
+// for each block, so that blocks with them are taller.
+template <class T, class List>
+block_sizes choose_sizes(const List& list, const problem& p, const tuning& wish) {
+  constexpr index budget = (index{5} << 18) / static_cast<index>(sizeof(T));
+  const reach &before = list.logits_reach, &behind = list.probs_reach;
+  const index halo = before.rows_above + behind.rows_above;
+  const index aside = before.older + before.newer + behind.older + behind.newer;
+  index keys = list.heads_mixed * static_cast<index>(sizeof(T)) > 8 * 4 ? 64 : 128;
+  if (wish.panel > 0) keys = wish.panel;
+  const index a_row = list.heads_mixed * (keys + aside + p.D + p.Dv);
+  constexpr index strip = 2 * rows_per_tile;
+  index rows = std::clamp(budget / a_row - halo, 2 * strip, halo > 0 ? 20 * strip : 10 * strip);
+  rows = rows / strip * strip;
+  if (wish.rows > 0) rows = wish.rows;
+  return {rows, keys, strip};
+}
+
 // One call: sequences one after the other, heads in units that share keys, row blocks as tasks.
 template <class T, class Arch, class All>
 class forward_call {
@@ -43,7 +62,7 @@ class forward_call {
         memory_(memory),
         panel_heads_(list_.heads_mixed),
         unit_heads_(std::lcm(list_.heads_mixed, std::max<index>(1, p.group()))),
-        sizes_(choose_sizes()) {}
+        sizes_(choose_sizes<T>(list_, p, options.tuning)) {}
 
   // Throws shape_error for a list that cannot be run.
   static void check(const All& all) {
@@ -64,24 +83,6 @@ class forward_call {
  private:
   // Packed keys and values of a wave take about this much memory at most (one unit always runs).
   static constexpr std::size_t wave_bytes = std::size_t{64} << 20;
-
-  // Rows and panel so that what one panel of all its heads touches (entries, queries, outputs)
-  // stays in the second-level cache. Rows that stages read above a block's own are computed again
-  // for each block, so that blocks with them are taller.
-  block_sizes choose_sizes() const {
-    constexpr index budget = (index{5} << 18) / static_cast<index>(sizeof(T));
-    const reach &before = list_.logits_reach, &behind = list_.probs_reach;
-    const index halo = before.rows_above + behind.rows_above;
-    const index aside = before.older + before.newer + behind.older + behind.newer;
-    index keys = panel_heads_ * static_cast<index>(sizeof(T)) > 8 * 4 ? 64 : 128;
-    if (options_.tuning.panel > 0) keys = options_.tuning.panel;
-    const index a_row = panel_heads_ * (keys + aside + problem_.D + problem_.Dv);
-    constexpr index strip = 2 * rows_per_tile;
-    index rows = std::clamp(budget / a_row - halo, 2 * strip, halo > 0 ? 20 * strip : 10 * strip);
-    rows = rows / strip * strip;
-    if (options_.tuning.rows > 0) rows = options_.tuning.rows;
-    return {rows, keys, strip};
-  }
 
   // Runs as many units as fit the memory of a wave; returns the unit after them.
   index run_wave(index first, index units, index per_sequence) {

@@ -48,6 +48,24 @@ enum class hook : unsigned {
   row_bias = 1U << 13,     // rows: row_bias(g, row) -> T, what column_bias leaves out in a row
   ceiling = 1U << 14,      // rows: ceiling(g, key_begin, key_end, bounds), see below
   prunes = 1U << 15,       // stage: prunes() -> pruning: what may be left out; tolerance 0: nothing
+
+  // What attend_grad asks for: kernel/reverse.hpp.
+  gradients = 1U << 16,     // stage: gradients(gradient_type, f): f(name, view, tensor) for each
+  sums = 1U << 17,          // stage: sums(gradient_type, owner_context) -> Sums
+  queries_grad = 1U << 18,  // plan: the adjoint of queries
+  keys_grad = 1U << 19,     // plan: the adjoint of keys
+  denominator_grad = 1U << 20,  // plan: denominator_grad(head, sum, sums)
+  output_grad = 1U << 21,       // plan: output_grad(head, row, line, gradient, sums, workspace&)
+  carries = 1U << 22,           // rows: carries(visit): what moves from panel to panel
+  begin_backward = 1U << 23,    // rows: begin_backward(reverse_context, sums)
+  backward = 1U << 24,          // rows: backward(reverse_panel), the adjoint of forward
+  retreat = 1U << 25,           // rows: retreat(key_begin, key_end), the reverse of advance
+  end_backward = 1U << 26,      // rows: end_backward(dq): adds to the gradient of the caller's q
+  // Not members, but statements about forward and backward:
+  adds = 1U << 27,             // what forward adds does not depend on the logits
+  forward_carries = 1U << 28,  // forward changes what carries shows
+  keeps_input = 1U << 29,      // backward reads what forward was given,
+  keeps_output = 1U << 30,     // or what it put out
 };
 constexpr hook operator|(hook a, hook b) noexcept {
   return static_cast<hook>(static_cast<unsigned>(a) | static_cast<unsigned>(b));

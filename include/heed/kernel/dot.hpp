@@ -240,6 +240,10 @@ class dot_source {
   double* norms_ = nullptr;  // [kv_heads][strips]: of each strip; then the same with older ones
 };
 
+// The adjoint: reverse_dot.hpp.
+template <class T, class Arch, class Loader>
+class dot_gradient;
+
 // What the sweep uses when no mechanism of place scores is listed.
 struct dot {
   static constexpr place where = place::scores;
@@ -248,6 +252,11 @@ struct dot {
   template <class T, class Arch, class Loader>
   auto source(const source_context<T, Arch>& context, const Loader& loader) const {
     return dot_source<T, Arch, Loader>(context, loader);
+  }
+  template <class T, class Arch, class Loader>
+  auto source_gradient(const auto&, const source_context<T, Arch>& context,
+                       const Loader& loader) const {
+    return dot_gradient<T, Arch, Loader>(context, loader);
   }
 };
 

@@ -40,6 +40,17 @@ HEED_MEMBER_PROBE(row_bias)
 HEED_MEMBER_PROBE(mergeable)
 HEED_MEMBER_PROBE(ceiling)
 HEED_MEMBER_PROBE(prunes)
+HEED_MEMBER_PROBE(gradients)
+HEED_MEMBER_PROBE(sums)
+HEED_MEMBER_PROBE(queries_grad)
+HEED_MEMBER_PROBE(keys_grad)
+HEED_MEMBER_PROBE(denominator_grad)
+HEED_MEMBER_PROBE(output_grad)
+HEED_MEMBER_PROBE(carries)
+HEED_MEMBER_PROBE(begin_backward)
+HEED_MEMBER_PROBE(backward)
+HEED_MEMBER_PROBE(retreat)
+HEED_MEMBER_PROBE(end_backward)
 #undef HEED_MEMBER_PROBE
 
 template <class Stage>
@@ -99,6 +110,8 @@ constexpr void check_stage_level() {
   HEED_LISTED_IS_PRESENT(Stage, active, "stage")
   HEED_LISTED_IS_PRESENT(Stage, plan, "stage")
   HEED_LISTED_IS_PRESENT(Stage, prunes, "stage")
+  HEED_LISTED_IS_PRESENT(Stage, gradients, "stage")
+  HEED_LISTED_IS_PRESENT(Stage, sums, "stage")
 }
 template <class Stage, class Plan>
 constexpr void check_plan_level() {
@@ -107,6 +120,10 @@ constexpr void check_plan_level() {
   HEED_LISTED_IS_PRESENT(Plan, rows, "plan")
   HEED_LISTED_IS_PRESENT(Plan, denominator, "plan")
   HEED_LISTED_IS_PRESENT(Plan, output, "plan")
+  HEED_LISTED_IS_PRESENT(Plan, queries_grad, "plan")
+  HEED_LISTED_IS_PRESENT(Plan, keys_grad, "plan")
+  HEED_LISTED_IS_PRESENT(Plan, denominator_grad, "plan")
+  HEED_LISTED_IS_PRESENT(Plan, output_grad, "plan")
   static_assert(std::is_trivially_destructible_v<Plan>,
                 "heed: the plan of a mechanism must be trivially destructible: it lives in a "
                 "workspace, which runs no destructors");
@@ -119,6 +136,11 @@ constexpr void check_rows_level() {
   HEED_LISTED_IS_PRESENT(Rows, column_bias, "rows")
   HEED_LISTED_IS_PRESENT(Rows, row_bias, "rows")
   HEED_LISTED_IS_PRESENT(Rows, ceiling, "rows")
+  HEED_LISTED_IS_PRESENT(Rows, carries, "rows")
+  HEED_LISTED_IS_PRESENT(Rows, begin_backward, "rows")
+  HEED_LISTED_IS_PRESENT(Rows, backward, "rows")
+  HEED_LISTED_IS_PRESENT(Rows, retreat, "rows")
+  HEED_LISTED_IS_PRESENT(Rows, end_backward, "rows")
 #undef HEED_LISTED_IS_PRESENT
   static_assert(std::is_trivially_destructible_v<Rows>,
                 "heed: the rows of a mechanism must be trivially destructible: they live in a "

@@ -44,6 +44,7 @@ struct unit {
 
 template <class T, class Arch, class List, class Source>
 class row_block {
+ protected:
   using unit_type = unit<T, Arch, List, Source>;
   using panel_type = panel<T, Arch>;
   static constexpr index W = width<T, Arch>;
@@ -87,7 +88,7 @@ class row_block {
     finish();
   }
 
- private:
+ protected:  // the reverse sweep goes the same ways
   index rows_above() const noexcept {
     return u_.list.logits_reach.rows_above + u_.list.probs_reach.rows_above;
   }
@@ -542,17 +543,23 @@ class row_block {
     return t;
   }
 
+  // A row of the output before the output stages.
+  total normalise(index g, index r) {
+    const index at = g * count_ + r;
+    const total t = total_of(g, r);
+    if (!u_.list.after_softmax) {
+      const T factor = t.sum == 0 ? T(0) : static_cast<T>(std::exp(max_[at] - t.max) / t.sum);
+      for (index d = 0; d < Dv(); ++d) out_[at * ldo_ + d] *= factor;
+    }
+    return t;
+  }
   // Divides by the sums and writes the block's own rows.
   void finish() {
     for (index g = 0; g < heads_; ++g) {
       for (index r = first_row(0); r < count_; ++r) {
         const index at = g * count_ + r;
-        const total t = total_of(g, r);
         T* line = out_ + at * ldo_;
-        if (!u_.list.after_softmax) {
-          const T factor = t.sum == 0 ? T(0) : static_cast<T>(std::exp(max_[at] - t.max) / t.sum);
-          for (index d = 0; d < Dv(); ++d) line[d] *= factor;
-        }
+        const total t = normalise(g, r);
         for_each_pair(u_.list.output, u_.plans.output, [&](const auto& stage, const auto& plan) {
           if (is_active(stage)) plan.output(head_ + g, row_ + r, line, scratch_);
         });

@@ -18,10 +18,14 @@ inline constexpr index strip_width = vectors_per_tile<Arch>* width<T, Arch>;
 // What the product adds to: nothing, C as it stands, or one value per column.
 enum class start { zero, add, row_bias };
 
-// One register tile, Rows x (Vecs vectors), over the whole depth.
-template <class Arch, int Rows, int Vecs, class T>
-HEED_INLINE void product_tile(const T* a, index lda, const T* b, index ldb, T* c, index ldc,
-                              index depth, start from, const T* column_start) {
+// A stride of 1 that the compiler knows of.
+using unit_stride = std::integral_constant<index, 1>;
+
+// One register tile, Rows x (Vecs vectors), over the whole depth. Element (r, k) of A lies at
+// a[r * lda + k * step].
+template <class Arch, int Rows, int Vecs, class T, class RowStride, class Step>
+HEED_INLINE void product_tile(const T* a, RowStride lda, Step step_of_a, const T* b, index ldb,
+                              T* c, index ldc, index depth, start from, const T* column_start) {
   constexpr index w = width<T, Arch>;
   vec<T, Arch> sum[Rows][Vecs];
   unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
@@ -42,7 +46,7 @@ HEED_INLINE void product_tile(const T* a, index lda, const T* b, index ldb, T* c
                        HEED_INLINE_LAMBDA { sum[r][v] = xsimd::fma(left, right[v], sum[r][v]); });
     });
     b += ldb;
-    ++a;
+    a += step_of_a;
   };
   index k = 0;
   // The loop's own work is a tenth of the instructions otherwise, and its end is mispredicted.
@@ -55,11 +59,12 @@ HEED_INLINE void product_tile(const T* a, index lda, const T* b, index ldb, T* c
 }
 
 // All rows of one strip of Vecs vectors.
-template <class Arch, int Vecs, class T>
-HEED_NOINLINE void product_strip(const T* a, index lda, const T* b, index ldb, T* c, index ldc,
-                                 index rows, index depth, start from, const T* column_start) {
+template <class Arch, int Vecs, class T, class RowStride, class Step>
+HEED_NOINLINE void product_strip(const T* a, RowStride lda, Step step, const T* b, index ldb, T* c,
+                                 index ldc, index rows, index depth, start from,
+                                 const T* column_start) {
   const auto tile = [&](auto height) HEED_INLINE_LAMBDA {
-    product_tile<Arch, decltype(height)::value, Vecs>(a, lda, b, ldb, c, ldc, depth, from,
+    product_tile<Arch, decltype(height)::value, Vecs>(a, lda, step, b, ldb, c, ldc, depth, from,
                                                       column_start);
     a += height * lda;
     c += height * ldc;
@@ -71,21 +76,17 @@ HEED_NOINLINE void product_strip(const T* a, index lda, const T* b, index ldb, T
   if (rows == 1) tile(std::integral_constant<int, 1>{});
 }
 
-// C[rows x cols] = start + A[rows x depth] B[depth x cols], where start is 0, C itself, or
-// column_start[col] in every row. All row-major, with row strides lda, ldb, ldc; any sizes >= 0.
-//
-// Reads B (and C, column_start where they are read) and writes C up to round_up(cols, width)
-// columns in each row: the caller leaves room. No alignment is demanded; B with rows that start on
-// 64 bytes is fastest.
-template <class Arch, class T>
-inline void product(const T* a, index lda, const T* b, index ldb, T* c, index ldc, index rows,
-                    index cols, index depth, start from, const T* column_start = nullptr) {
+// The strips of product(), side by side.
+template <class Arch, class T, class RowStride, class Step>
+HEED_INLINE void product_strips(const T* a, RowStride lda, Step step, const T* b, index ldb, T* c,
+                                index ldc, index rows, index cols, index depth, start from,
+                                const T* column_start) {
   constexpr index w = width<T, Arch>;
   constexpr int most = vectors_per_tile<Arch>;
   for (; cols > 0; cols -= most * w) {
     const index vectors = (cols + w - 1) / w;
     const auto strip = [&](auto count) HEED_INLINE_LAMBDA {
-      product_strip<Arch, decltype(count)::value>(a, lda, b, ldb, c, ldc, rows, depth, from,
+      product_strip<Arch, decltype(count)::value>(a, lda, step, b, ldb, c, ldc, rows, depth, from,
                                                   column_start);
     };
     if (vectors >= most) {
@@ -101,6 +102,27 @@ inline void product(const T* a, index lda, const T* b, index ldb, T* c, index ld
     c += most * w;
     if (column_start != nullptr) column_start += most * w;
   }
+}
+
+// C[rows x cols] = start + A[rows x depth] B[depth x cols], where start is 0, C itself, or
+// column_start[col] in every row. All row-major, with row strides lda, ldb, ldc; any sizes >= 0.
+//
+// Reads B (and C, column_start where they are read) and writes C up to round_up(cols, width)
+// columns in each row: the caller leaves room. No alignment is demanded; B with rows that start on
+// 64 bytes is fastest.
+template <class Arch, class T>
+inline void product(const T* a, index lda, const T* b, index ldb, T* c, index ldc, index rows,
+                    index cols, index depth, start from, const T* column_start = nullptr) {
+  product_strips<Arch>(a, lda, unit_stride{}, b, ldb, c, ldc, rows, cols, depth, from,
+                       column_start);
+}
+
+// C[rows x cols] = start + A^T B with A[depth x rows] row-major: otherwise as product().
+template <class Arch, class T>
+inline void product_transposed(const T* a, index lda, const T* b, index ldb, T* c, index ldc,
+                               index rows, index cols, index depth, start from) {
+  product_strips<Arch>(a, unit_stride{}, lda, b, ldb, c, ldc, rows, cols, depth, from,
+                       static_cast<const T*>(nullptr));
 }
 
 }  // namespace heed::inline HEED_ABI::kernel

@@ -34,7 +34,7 @@ inline std::vector<double> alibi_slopes(index heads) {
 struct alibi {
   static constexpr place where = place::logits;
   static constexpr hook hooks = hook::check | hook::plan | hook::rows | hook::forward |
-                                hook::column_bias | hook::row_bias | hook::ceiling;
+                                hook::column_bias | hook::row_bias | hook::ceiling | hook::adds;
 
   std::span<const double> slopes = {};  // [Hq]; empty: alibi_slopes(Hq)
 

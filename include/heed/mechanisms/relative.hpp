@@ -14,8 +14,14 @@
 #include "heed/kernel/contexts.hpp"
 #include "heed/kernel/pack.hpp"
 #include "heed/kernel/panel.hpp"
+#include "heed/kernel/reverse.hpp"
 
 namespace heed::inline HEED_ABI {
+
+template <class T>
+struct relative_grad {
+  tensor_view<T, 2> embedding = {};
+};
 
 template <class T>
 struct relative {
@@ -23,7 +29,10 @@ struct relative {
   bool extend = false;                // distances above n - 1 use column 0 instead of nothing
 
   static constexpr place where = place::logits;
-  static constexpr hook hooks = hook::check | hook::plan | hook::rows | hook::forward;
+  static constexpr hook hooks = hook::check | hook::plan | hook::rows | hook::forward | hook::adds |
+                                hook::gradients | hook::sums | hook::begin_backward |
+                                hook::backward | hook::end_backward;
+  using gradient_type = relative_grad<T>;
 
   // Throws shape_error unless the embedding is [D, n] with n >= 1.
   void check(const problem& p) const {
@@ -32,6 +41,20 @@ struct relative {
     if (embedding.extent(1) < 1) {
       throw_axis_error("relative", "embedding", 1, "distances", 0, "at least 1");
     }
+  }
+
+  template <class F>
+  void gradients(const relative_grad<T>& d, const F& f) const {
+    f("relative.embedding", d.embedding, embedding);
+  }
+  template <class Arch>
+  auto sums(const relative_grad<T>& d, const owner_context<T, Arch>& c) const {
+    if (d.embedding.data() == nullptr) return sums_type{};
+    const index D = embedding.extent(0), n = embedding.extent(1);
+    const index ld = kernel::round_up(n, kernel::width<T, Arch>);
+    sums_type s{d.embedding, c.memory.template take<T>(D * ld), ld};
+    for (index i = 0; i < D * ld; ++i) s.table[i] = T(0);
+    return s;
   }
 
   template <class Arch>
@@ -45,13 +68,31 @@ struct relative {
   }
 
  private:
+  struct sums_type {
+    tensor_view<T, 2> to;
+    T* table = nullptr;  // [D][ld]
+    index ld = 0;
+
+    void reduce() const {
+      for (index d = 0; d < to.extent(0); ++d) {
+        for (index n = 0; n < to.extent(1); ++n) to(d, n) += table[d * ld + n];
+      }
+    }
+  };
+  template <class Arch>
   struct rows_type {
     const T* terms;  // [heads][count][ld]: scale <q_i, e_n>
-    index ld, n, count;
+    const T* table;  // [D][ld]
+    index ld, n, D, heads, count;
     bool extend;
+    // In the reverse sweep.
+    T* dterms = nullptr;   // [heads][count][ld]
+    T* queries = nullptr;  // [heads][count][D]: scale q_i
+    T* columns = nullptr;  // [n][ldd]: scale e_n
+    T* dtable = nullptr;   // [D][ld]
+    index ldd = 0;
 
     // L_ij <- L_ij + scale <q_i, e[:, n - 1 - (p_i - j)]>
-    template <class Arch>
     void forward(const panel<T, Arch>& p) const {
       for (index g = 0; g < p.heads; ++g) {
         for (index r = p.begin; r < p.end; ++r) {
@@ -64,6 +105,48 @@ struct relative {
           if (!extend) continue;
           for (index c = p.first; c < known; ++c) line[c] += term[0];
         }
+      }
+    }
+    void begin_backward(const reverse_context<T, Arch>& c, const sums_type& sums) {
+      dtable = sums.table;
+      dterms = c.memory.template take<T>(heads * count * ld);
+      for (index i = 0; i < heads * count * ld; ++i) dterms[i] = T(0);
+      const T scale = static_cast<T>(c.rows.problem.scale);
+      queries = c.memory.template take<T>(heads * count * D);
+      for (index g = 0; g < heads; ++g) {
+        index step = 0;
+        const T* q = c.rows.query(g, 0, step);
+        kernel::copy_rows<Arch>(q, c.rows.inputs.q.stride(1), step, count, D,
+                                queries + g * count * D, D, scale);
+      }
+      ldd = kernel::round_up(D, kernel::width<T, Arch>);
+      columns = c.memory.template take<T>(n * ldd);
+      kernel::copy_rows<Arch>(table, index{1}, ld, n, D, columns, ldd, scale);
+    }
+    // forward: dterm += dL
+    void backward(const reverse_panel<T, Arch>& p) const {
+      for (index g = 0; g < p.heads; ++g) {
+        for (index r = p.begin; r < p.end; ++r) {
+          const T* line = p.line(g, r);
+          T* term = dterms + (g * count + r) * ld;
+          const index shift = n - 1 - p.position(r) + p.column;
+          const index known = (std::clamp)(-shift, p.first, p.last);
+          const index newer = (std::clamp)(n - shift, p.first, p.last);
+          for (index c = known; c < newer; ++c) term[c + shift] += line[c];
+          if (!extend) continue;
+          for (index c = p.first; c < known; ++c) term[0] += line[c];
+        }
+      }
+    }
+    // rows: dq_i += scale sum over n of dterm_in e_n,  de_n += scale sum over i of dterm_in q_i
+    void end_backward(const head_rows<T>& dq) const {
+      for (index g = 0; g < heads; ++g) {
+        const T* term = dterms + g * count * ld;
+        kernel::product<Arch>(term, ld, columns, ldd, dq.row(g, 0), dq.row_stride, count, D, n,
+                              kernel::start::add);
+        if (dtable == nullptr) continue;
+        kernel::product_transposed<Arch>(queries + g * count * D, D, term, ld, dtable, ld, D, n,
+                                         count, kernel::start::add);
       }
     }
   };
@@ -85,10 +168,12 @@ struct relative {
         kernel::product<Arch>(query, D, table, ld, terms + g * c.count * ld, ld, c.count, n, D,
                               kernel::start::zero);
       }
-      return rows_type{terms, ld, n, c.count, extend};
+      return rows_type<Arch>{terms, table, ld, n, D, c.heads, c.count, extend};
     }
   };
 };
+template <class T>
+relative_grad(tensor_view<T, 2>) -> relative_grad<T>;
 template <class T>
 relative(tensor_view<T, 2>) -> relative<std::remove_const_t<T>>;
 template <class T>

@@ -22,7 +22,8 @@ enum class rope_pairs { interleaved, half };
 
 struct rope {
   static constexpr place where = place::inputs;
-  static constexpr hook hooks = hook::check | hook::plan | hook::queries | hook::keys;
+  static constexpr hook hooks =
+      hook::check | hook::plan | hook::queries | hook::keys | hook::queries_grad | hook::keys_grad;
 
   double theta = 10000;
   rope_pairs pairs = rope_pairs::half;
@@ -93,29 +94,38 @@ struct rope {
     const T *key_turns, *query_turns;  // [token][R]
 
     void queries(index, index row_begin, index row_end, T* rows, index ld) const {
-      rotate(query_turns + row_begin * rotated, row_end - row_begin, rows, ld);
+      rotate<false>(query_turns + row_begin * rotated, row_end - row_begin, rows, ld);
+    }
+    // queries: rotates back
+    void queries_grad(index, index row_begin, index row_end, T* rows, index ld) const {
+      rotate<true>(query_turns + row_begin * rotated, row_end - row_begin, rows, ld);
     }
     void keys(index, index key_begin, index key_end, T* rows, index ld) const {
-      rotate(key_turns + key_begin * rotated, key_end - key_begin, rows, ld);
+      rotate<false>(key_turns + key_begin * rotated, key_end - key_begin, rows, ld);
+    }
+    // keys: rotates back
+    void keys_grad(index, index key_begin, index key_end, T* rows, index ld) const {
+      rotate<true>(key_turns + key_begin * rotated, key_end - key_begin, rows, ld);
     }
 
    private:
-    // (a, b) <- (a cos phi - b sin phi, a sin phi + b cos phi)
+    // (a, b) <- (a cos phi - b sin phi, a sin phi + b cos phi), or with -phi.
+    template <bool Back>
     void rotate(const T* turn, index count, T* rows, index ld) const {
       const index half = rotated / 2;
       for (index t = 0; t < count; ++t, turn += rotated, rows += ld) {
         const T *cosine = turn, *sine = turn + half;
         if (pairs == rope_pairs::half) {
           for (index n = 0; n < half; ++n) {
-            const T a = rows[n], b = rows[n + half];
-            rows[n] = a * cosine[n] - b * sine[n];
-            rows[n + half] = a * sine[n] + b * cosine[n];
+            const T a = rows[n], b = rows[n + half], s = Back ? -sine[n] : sine[n];
+            rows[n] = a * cosine[n] - b * s;
+            rows[n + half] = a * s + b * cosine[n];
           }
         } else {
           for (index n = 0; n < half; ++n) {
-            const T a = rows[2 * n], b = rows[2 * n + 1];
-            rows[2 * n] = a * cosine[n] - b * sine[n];
-            rows[2 * n + 1] = a * sine[n] + b * cosine[n];
+            const T a = rows[2 * n], b = rows[2 * n + 1], s = Back ? -sine[n] : sine[n];
+            rows[2 * n] = a * cosine[n] - b * s;
+            rows[2 * n + 1] = a * s + b * cosine[n];
           }
         }
       }
