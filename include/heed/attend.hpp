@@ -11,6 +11,13 @@ namespace heed::inline HEED_ABI {
 
 namespace kernel {
 
+template <class T, class Arch, class Stages>
+struct loader_of;
+template <class T, class Arch, class... Stages>
+struct loader_of<T, Arch, std::tuple<Stages...>> {
+  using type = key_loader<T, Arch, Stages...>;
+};
+
 // Rows and panel so that what one panel of all its heads touches (entries, queries, outputs)
 // stays in the second-level cache. Rows that stages read above a block's own are computed again
 // for each block, so that blocks with them are taller.
@@ -35,11 +42,7 @@ template <class T, class Arch, class All>
 class forward_call {
   using list_type = stage_list<All>;
   using plans_type = plan_set<T, Arch, list_type>;
-  using loader_type = decltype([] {
-    return []<class... S>(const std::tuple<S...>*) {
-      return std::type_identity<key_loader<T, Arch, S...>>{};
-    }(static_cast<const typename list_type::inputs_type*>(nullptr));
-  }())::type;
+  using loader_type = typename loader_of<T, Arch, typename list_type::inputs_type>::type;
   using source_type = decltype(std::declval<const typename list_type::scores_type&>().source(
       std::declval<const source_context<T, Arch>&>(), std::declval<const loader_type&>()));
   using unit_type = unit<T, Arch, list_type, source_type>;
