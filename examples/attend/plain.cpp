@@ -3,33 +3,16 @@
 #include "call.hpp"
 #include "heed/mechanisms/alibi.hpp"
 #include "heed/mechanisms/relative.hpp"
-#include "heed/mechanisms/rope.hpp"
+#include "rope.hpp"
 
 namespace attend_program {
-namespace {
-
-heed::rope rope_of(const attend_case& c) {
-  const std::string style = c.text("rope_style");
-  if (style != "half" && style != "interleaved") {
-    throw case_error((c.folder() / "case.txt").string() + ": rope_style=" + style +
-                     " is not half or interleaved");
-  }
-  heed::rope rope;
-  rope.theta = c.real("rope_theta");
-  rope.pairs = style == "half" ? heed::rope_pairs::half : heed::rope_pairs::interleaved;
-  rope.rotary_dim = c.has("rotary_dim") ? c.extent("rotary_dim") : 0;
-  rope.offset = c.has("rope_offset") ? c.integer("rope_offset") : 0;
-  return rope;
-}
-
-}  // namespace
 
 outcome run_softmax(const attend_case& c, const settings& s) {
   return for_type(s.type, [&](auto zero) { return attend<decltype(zero)>(c, s); });
 }
 
 outcome run_rope(const attend_case& c, const settings& s) {
-  if (c.flag("fox")) throw not_built("mechanism rope with fox is not built yet");
+  if (c.flag("fox")) return run_fox_rope(c, s);
   return for_type(s.type, [&](auto zero) { return attend<decltype(zero)>(c, s, rope_of(c)); });
 }
 

@@ -13,7 +13,7 @@ constexpr std::array<kind, 8> kinds = {{
     {"rope", run_rope},
     {"alibi", run_alibi},
     {"rel", run_relative},
-    {"fox", nullptr},
+    {"fox", run_fox},
     {"path", nullptr},
     {"cope", nullptr},
     {"mta", nullptr},

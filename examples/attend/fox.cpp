@@ -1,0 +1,34 @@
+// FoX: log forget gates g [B, S, Hq] of a case of mechanism fox, or of rope with fox=1.
+#include "heed/mechanisms/fox.hpp"
+
+#include "call.hpp"
+#include "rope.hpp"
+
+namespace attend_program {
+namespace {
+
+template <class T>
+heed::io::npy_array gates_of(const attend_case& c) {
+  const heed::problem p = c.problem();
+  return c.tensor<T>("g", {p.B, p.S, p.Hq});
+}
+
+}  // namespace
+
+outcome run_fox(const attend_case& c, const settings& s) {
+  return for_type(s.type, [&](auto zero) {
+    using T = decltype(zero);
+    const auto gates = gates_of<T>(c);
+    return attend<T>(c, s, heed::fox<T>{gates.template view<T, 3>()});
+  });
+}
+
+outcome run_fox_rope(const attend_case& c, const settings& s) {
+  return for_type(s.type, [&](auto zero) {
+    using T = decltype(zero);
+    const auto gates = gates_of<T>(c);
+    return attend<T>(c, s, rope_of(c), heed::fox<T>{gates.template view<T, 3>()});
+  });
+}
+
+}  // namespace attend_program

@@ -1,0 +1,23 @@
+// The rotation that a case describes.
+#pragma once
+
+#include "case.hpp"
+#include "heed/mechanisms/rope.hpp"
+
+namespace attend_program {
+
+inline heed::rope rope_of(const attend_case& c) {
+  const std::string style = c.text("rope_style");
+  if (style != "half" && style != "interleaved") {
+    throw case_error((c.folder() / "case.txt").string() + ": rope_style=" + style +
+                     " is not half or interleaved");
+  }
+  heed::rope rope;
+  rope.theta = c.real("rope_theta");
+  rope.pairs = style == "half" ? heed::rope_pairs::half : heed::rope_pairs::interleaved;
+  rope.rotary_dim = c.has("rotary_dim") ? c.extent("rotary_dim") : 0;
+  rope.offset = c.has("rope_offset") ? c.integer("rope_offset") : 0;
+  return rope;
+}
+
+}  // namespace attend_program
