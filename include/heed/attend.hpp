@@ -84,8 +84,13 @@ class forward_call {
   }
 
  private:
-  // Packed keys and values of a wave take about this much memory at most (one unit always runs).
-  static constexpr std::size_t wave_bytes = std::size_t{64} << 20;
+  // Packed keys and values of a wave take about this much memory at most (one unit always runs):
+  // what a worker packs shall still be in its cache when it is read, and short sequences shall not
+  // mean a wave each.
+  std::size_t wave_bytes() const noexcept {
+    const auto workers = static_cast<std::size_t>(std::max<index>(1, options_.executor.workers()));
+    return (std::min)(workers * (std::size_t{2} << 20), std::size_t{64} << 20);
+  }
 
   // Runs as many units as fit the memory of a wave; returns the unit after them.
   index run_wave(index first, index units, index per_sequence) {
@@ -94,7 +99,7 @@ class forward_call {
     do {
       bytes += unit_bytes(end / per_sequence);
       ++end;
-    } while (end < units && bytes + unit_bytes(end / per_sequence) <= wave_bytes);
+    } while (end < units && bytes + unit_bytes(end / per_sequence) <= wave_bytes());
 
     const index first_sequence = first / per_sequence;
     const index sequences = (end - 1) / per_sequence - first_sequence + 1;

@@ -56,11 +56,11 @@ template <class Arch, class T>
 HEED_INLINE vec<T, Arch> without_dust(const vec<T, Arch>& x) {
   return xsimd::select(xsimd::abs(x) < vec<T, Arch>(negligible<T>), vec<T, Arch>(T(0)), x);
 }
-// n is a multiple of the width.
+// to[i] = from[i], without dust; n is a multiple of the width. from and to may be the same.
 template <class Arch, class T>
-void remove_dust(T* x, index n) {
+void copy_without_dust(const T* from, T* to, index n) {
   for (index i = 0; i < n; i += width<T, Arch>) {
-    store_vec<Arch>(x + i, without_dust<Arch>(load_vec<Arch>(x + i)));
+    store_vec<Arch>(to + i, without_dust<Arch>(load_vec<Arch>(from + i)));
   }
 }
 
@@ -127,12 +127,13 @@ void solve_chunk(const chunk_shape<T, Arch>& shape, const chunk_data<T>& chunk, 
 // Whether every element of Y is finite: false when some w or beta of the chunk is not.
 template <class T, class Arch>
 bool solved_is_finite(const chunk_shape<T, Arch>& shape, const T* solved) {
+  vec<T, Arch> sum(T(0));
   for (index s = 0; s < shape.tokens; ++s) {
-    T sum = 0;
-    for (index d = 0; d < shape.D; ++d) sum += solved[s * shape.ld() + d] * T(0);
-    if (!(sum == T(0))) return false;
+    for (index d = 0; d < shape.padded_D(); d += width<T, Arch>) {
+      sum = xsimd::fma(load_vec<Arch>(solved + s * shape.ld() + d), vec<T, Arch>(T(0)), sum);
+    }
   }
-  return true;
+  return xsimd::all(sum == vec<T, Arch>(T(0)));
 }
 
 // The chunk's keys at its end, as packed columns: K^T - W^T M.

@@ -105,7 +105,6 @@ struct path_reach {
 template <class T, class Arch, class Tokens>
 class path_block_builder {
  public:
-  // tokens.load(begin, end, keys rows, minus_w rows, beta): rows have row stride padded_D.
   path_block_builder(const path_layout<T, Arch>& layout, const path_reach& reach,
                      const Tokens& tokens, T* head, bool* plain, workspace& scratch)
       : layout_(layout),
@@ -119,7 +118,6 @@ class path_block_builder {
     w_rows_ = scratch.take<T>(rows);
     beta_ = scratch.take<T>(shape_.tokens);
     square_ = scratch.take<T>(shape_.tokens * shape_.padded_tokens());
-    column_ = scratch.take<T>(shape_.D);
     matrix_ = scratch.take<T>(shape_.matrix_size());
     spare_ = scratch.take<T>(shape_.matrix_size());
   }
@@ -146,23 +144,27 @@ class path_block_builder {
   void load(index c) {
     const index Dp = shape_.padded_D(), start = c * shape_.tokens, end = start + shape_.tokens;
     const index from = (std::max)(start, reach_.first), to = (std::min)(end, reach_.last);
-    for (index n = 0; n < shape_.tokens * Dp; ++n) key_rows_[n] = w_rows_[n] = T(0);
-    for (index n = 0; n < shape_.tokens; ++n) beta_[n] = T(0);
-    const index skip = from - start;
-    tokens_.keys(from, to, key_rows_ + skip * Dp, Dp);
-    // The path of the oldest visible key leaves out that key's own transformation.
-    const index crossed = (std::max)(from, reach_.first + 1);
-    if (crossed < to) {
-      const index at = crossed - start;
-      tokens_.transformations(crossed, to, w_rows_ + at * Dp, Dp, beta_ + at);
+    const chunk_data<T> chunk = data(c);
+    if (from == start && to == end) {
+      tokens_.pack_keys(from, to, key_rows_, Dp, chunk.keys);
+    } else {
+      fill(key_rows_, T(0), shape_.tokens * Dp);
+      tokens_.keys(from, to, key_rows_ + (from - start) * Dp, Dp);
+      pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.keys);
     }
+    // The path of the oldest visible key leaves out that key's own transformation.
+    const index crossed = (std::max)(from, (std::min)(to, reach_.first + 1));
+    if (crossed != start || to != end) {
+      fill(w_rows_, T(0), shape_.tokens * Dp);
+      fill(beta_, T(0), shape_.tokens);
+    }
+    const index skip = crossed - start;
+    tokens_.transformations(crossed, to, w_rows_ + skip * Dp, Dp, beta_ + skip);
+    pack_columns<Arch>(w_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.minus_w);
   }
 
   void solve(index c) {
     const chunk_data<T> chunk = data(c);
-    const index Dp = shape_.padded_D();
-    pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.keys);
-    pack_columns<Arch>(w_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.minus_w);
     solve_chunk(shape_, chunk, w_rows_, beta_, square_);
     plain_[c] = solved_is_finite(shape_, chunk.solved);
     if (plain_[c]) return;
@@ -170,8 +172,8 @@ class path_block_builder {
     // they need w as rows, and beta.
     for (index s = 0; s < shape_.tokens; ++s) {
       T* line = chunk.solved + s * shape_.ld();
-      for (index d = 0; d < Dp; ++d) line[d] = w_rows_[s * Dp + d];
-      line[Dp] = beta_[s];
+      copy(w_rows_ + s * shape_.padded_D(), line, shape_.padded_D());
+      line[shape_.padded_D()] = beta_[s];
     }
   }
 
@@ -185,13 +187,12 @@ class path_block_builder {
       return;
     }
     const index Dp = shape_.padded_D();
+    unpack_columns<Arch>(data(c).keys, shape_.tokens, shape_.D, key_rows_, Dp);
     for (index j = 0; j < shape_.tokens; ++j) {
       pass_tokens(w_rows_, Dp, beta_, j + 1, shape_.tokens, shape_.D, key_rows_ + j * Dp);
     }
     pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, ends);
-    for (index n = 0; n < shape_.matrix_size(); ++n) {
-      matrix_[n] = std::numeric_limits<T>::quiet_NaN();
-    }
+    fill(matrix_, std::numeric_limits<T>::quiet_NaN(), shape_.matrix_size());
   }
 
   // Joins finished nodes as far as chunk c ends them, like carries in binary counting.
@@ -200,23 +201,23 @@ class path_block_builder {
     index right_begin = c;
     for (index level = 0; level < node.level; ++level) {
       const auto left = layout_.below(right_begin);
-      if (right_begin * shape_.tokens > reach_.first) carry(left);
+      if (right_begin * shape_.tokens > reach_.first) carry(left, node.level == layout_.levels);
       right_begin = left.first_chunk;
       if (right_begin * shape_.tokens > reach_.first) {
-        multiply(matrix_, head_ + left.matrix, index{shape_.padded_D()}, spare_, shape_.D);
+        multiply(matrix_, head_ + left.matrix, shape_.padded_D(), spare_, shape_.D);
         std::swap(matrix_, spare_);
       }
     }
     if (right_begin * shape_.tokens > reach_.first) {
-      copy(matrix_, head_ + node.matrix, shape_.matrix_size());
+      copy_without_dust<Arch>(matrix_, head_ + node.matrix, shape_.matrix_size());
     }
     if (node.level < layout_.levels) {
-      copy(head_ + layout_.ends(right_begin), head_ + node.keys,
-           (c + 1 - right_begin) * shape_.columns_size());
+      copy_without_dust<Arch>(head_ + layout_.ends(right_begin), head_ + node.keys,
+                              (c + 1 - right_begin) * shape_.columns_size());
     }
   }
   // The keys of a left child move on to the end of its sibling, whose matrix is at hand.
-  void carry(const typename path_layout<T, Arch>::node& left) {
+  void carry(const typename path_layout<T, Arch>::node& left, bool to_block_end) {
     constexpr index strip = strip_width<T, Arch>;
     const index step = shape_.D * strip;
     const T* from = head_ + left.keys;
@@ -224,16 +225,19 @@ class path_block_builder {
     const index size = (index{1} << left.level) * shape_.columns_size();
     for (index n = 0; n < size; n += step) {
       multiply(matrix_, from + n, strip, to + n, strip);
+      if (to_block_end) copy_without_dust<Arch>(to + n, to + n, step);
     }
   }
   // to[D x cols] = matrix from[D x cols], both with row stride ld.
   void multiply(const T* matrix, const T* from, index ld, T* to, index cols) {
     product<Arch>(matrix, shape_.padded_D(), from, ld, to, ld, shape_.D, cols, shape_.D,
                   start::zero);
-    remove_dust<Arch>(to, shape_.D * ld);
   }
   static void copy(const T* from, T* to, index n) {
     for (index i = 0; i < n; ++i) to[i] = from[i];
+  }
+  static void fill(T* to, T value, index n) {
+    for (index i = 0; i < n; ++i) to[i] = value;
   }
 
   const path_layout<T, Arch>& layout_;
@@ -242,7 +246,7 @@ class path_block_builder {
   const Tokens& tokens_;
   T* head_;
   bool* plain_;  // [all_chunks]
-  T *key_rows_, *w_rows_, *beta_, *square_, *column_, *matrix_, *spare_;
+  T *key_rows_, *w_rows_, *beta_, *square_, *matrix_, *spare_;
 };
 
 }  // namespace heed::inline HEED_ABI::kernel

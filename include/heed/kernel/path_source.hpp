@@ -296,6 +296,17 @@ class path_source {
     void keys(index from, index to, T* rows, index ld) const {
       source.loader_->load(kv_head, from, to, rows, ld);
     }
+    void pack_keys(index from, index to, T* rows, index ld, T* packed) const {
+      const index D = source.layout_.chunk.D;
+      if constexpr (Loader::plain) {
+        const auto& k = source.loader_->context.inputs.k;
+        pack_columns<Arch>(source.loader_->raw(kv_head, from), k.stride(1), k.stride(3), to - from,
+                           D, packed);
+      } else {
+        keys(from, to, rows, ld);
+        pack_columns<Arch>(rows, ld, index{1}, to - from, D, packed);
+      }
+    }
     void transformations(index from, index to, T* minus_w, index ld, T* beta) const {
       const sequence& s = source.sequence_of();
       const auto &w = source.path_.w, &b = source.path_.beta;

@@ -79,6 +79,15 @@ HEED_INLINE void store_vec(T* p, const vec<T, Arch>& v) {
   v.store_unaligned(p);
 }
 
+// Asks for the cache line of p; any address will do.
+HEED_INLINE void prefetch(const void* p) {
+#if defined(__GNUC__) || defined(__clang__)
+  __builtin_prefetch(p);
+#else
+  static_cast<void>(p);
+#endif
+}
+
 // xsimd's min and max, out of reach of function-like macros of the same names.
 // NaN in the second argument of larger comes through; in the first it may be lost.
 template <class T, class Arch>
