@@ -15,7 +15,7 @@ constexpr std::array<kind, 8> kinds = {{
     {"rel", run_relative},
     {"fox", run_fox},
     {"path", nullptr},
-    {"cope", nullptr},
+    {"cope", run_cope},
     {"mta", nullptr},
 }};
 
