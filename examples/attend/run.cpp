@@ -16,7 +16,7 @@ constexpr std::array<kind, 8> kinds = {{
     {"fox", run_fox},
     {"path", nullptr},
     {"cope", run_cope},
-    {"mta", nullptr},
+    {"mta", run_mta},
 }};
 
 }  // namespace
