@@ -77,10 +77,10 @@ class forward_call {
     const index units_per_sequence = problem_.Hq / unit_heads_;
     const index units = sequence_count(problem_, options_.mask) * units_per_sequence;
     for (index first = 0; first < units;) {
-      const auto mark = memory_.mark();
+      const workspace::scope wave(memory_);
       first = run_wave(first, units, units_per_sequence);
-      memory_.rewind(mark);
     }
+    memory_.level_workers();
   }
 
  private:
@@ -125,10 +125,10 @@ class forward_call {
       const index panels = unit_heads_ / panel_heads_;
       source_type& source = *std::construct_at(
           sources + (n - first),
-          list_.scores.source(
-              source_context<T, Arch>{plans[at].context, head / problem_.group(), kv_heads(),
-                                      row_blocks * panels <= 1, wants_norms(list_)},
-              loaders[at]));
+          list_.scores.source(source_context<T, Arch>{plans[at].context, head / problem_.group(),
+                                                      kv_heads(), row_blocks * panels <= 1,
+                                                      wants_norms(list_)},
+                              loaders[at]));
       source.take(memory_);
       tasks += row_blocks * panels;
       std::construct_at(
@@ -160,11 +160,10 @@ class forward_call {
     const index block = number / at.panels, part = number % at.panels;
     const index begin = block * sizes_.rows;
     const index end = (std::min)(at.u.visible.s.T, begin + sizes_.rows);
-    const auto mark = scratch.mark();
+    const workspace::scope block_scope(scratch);
     row_block<T, Arch, list_type, source_type>(at.u, at.u.head + part * panel_heads_, panel_heads_,
                                                begin, end, scratch)
         .run();
-    scratch.rewind(mark);
   }
 
   // Values whose rows are whole vectors side by side are read where they lie.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cmath>
+#include <memory>
 
 #include "heed/kernel/prune.hpp"
 #include "heed/kernel/softmax.hpp"
@@ -142,6 +143,13 @@ class row_block {
       if (b.hi > b.lo) main = {(std::min)(main.begin, b.lo), (std::max)(main.end, b.hi)};
       if (b.first > seq().key_begin) early.end = (std::max)(early.end, b.first);
     }
+    if (!whole_) {
+      const index height = u_.sizes.strip;
+      strips_ = scratch_.take<seen_keys>((count_ + height - 1) / height);
+      for (index a = 0; a < count_; a += height) {
+        std::construct_at(strips_ + a / height, summarize(a, (std::min)(count_, a + height)));
+      }
+    }
     range_count_ = 0;
     if (main.end > main.begin) ranges_[range_count_++] = main;
     if (early.end > early.begin) {
@@ -242,14 +250,13 @@ class row_block {
     for (index g = 0; g < heads_; ++g) {
       T* rows = queries_ + g * count_ * D;
       copy_rows<Arch>(q.pointer(seq().batch, seq().first_query + row_, head_ + g, index{0}),
-                      q.stride(1), q.stride(3), count_, D, rows, D);
+                      q.stride(1), q.stride(3), count_, D, rows, D,
+                      static_cast<T>(c.problem.scale));
       for_each_pair(u_.list.inputs, u_.plans.inputs, [&](const auto& stage, const auto& plan) {
         if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::queries)) {
           if (is_active(stage)) plan.queries(head_ + g, row_, row_ + count_, rows, D);
         }
       });
-      const T scale = static_cast<T>(c.problem.scale);
-      for (index n = 0; n < count_ * D; ++n) rows[n] *= scale;
     }
   }
 
@@ -387,14 +394,19 @@ class row_block {
     }
   }
 
+  seen_keys summarize(index begin, index end) const noexcept {
+    return seen_keys(bounds_, begin, end, seq().key_begin);
+  }
   // Cuts a panel's columns to those that some of its rows sees, and notes whether all see all.
   void trim(panel_type& p, index columns) const noexcept {
-    const seen_keys keys(bounds_, p.begin, p.end, seq().key_begin);
+    // A strip is asked about for every panel: its summary is kept.
+    const seen_keys keys = whole_ ? summarize(p.begin, p.end) : strips_[p.origin / u_.sizes.strip];
     p.first = std::clamp<index>(keys.lo - p.column, 0, columns);
     p.last = std::clamp<index>(keys.hi - p.column, p.first, columns);
     p.all_visible = !u_.visible.has_view() && p.key(p.first) >= keys.latest_lo &&
                     p.key(p.last) <= keys.earliest_hi;
   }
+
   // Takes a panel through the stages of one place; `later` is how many rows above later places
   // reach.
   template <class Stages, class Rows>
@@ -571,7 +583,12 @@ class row_block {
     const index row = seq().first_query + row_ + r;
     if (Dv() > 0) {
       T* out = u_.out.pointer(seq().batch, row, head_ + g, index{0});
-      for (index d = 0; d < Dv(); ++d) out[d * u_.out.stride(3)] = line[d];
+      const index step = u_.out.stride(3);
+      if (step == 1) {
+        for (index d = 0; d < Dv(); ++d) out[d] = line[d];
+      } else {
+        for (index d = 0; d < Dv(); ++d) out[d * step] = line[d];
+      }
     }
     if (u_.lse.data() != nullptr) u_.lse(seq().batch, row, head_ + g) = lse;
   }
@@ -585,6 +602,7 @@ class row_block {
   index ld_ = 0, ldo_ = 0, head_stride_ = 0;
   key_range ranges_[2] = {};
   index range_count_ = 0;
+  seen_keys* strips_ = nullptr;  // where strips go down the pipeline one by one
   row_bounds* bounds_ = nullptr;
   T *queries_ = nullptr, *panel_ = nullptr, *bias_ = nullptr;
   T *max_ = nullptr, *lse_ = nullptr, *shift_ = nullptr, *sum_ = nullptr, *out_ = nullptr;
