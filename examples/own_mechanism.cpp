@@ -18,15 +18,18 @@ int main() {
   };
   const std::vector<float> q = random(), k = random(), v = random();
   std::vector<float> out(q.size()), expected(q.size());
-  const auto view = [](auto& x) {
-    return heed::tensor_view(x.data(), heed::shape<4>{B, T, heads, D});
+  const auto in = [](const std::vector<float>& x) {
+    return heed::tensor_view<const float, 4>(x.data(), {B, T, heads, D});
+  };
+  const auto to = [](std::vector<float>& x) {
+    return heed::tensor_view<float, 4>(x.data(), {B, T, heads, D});
   };
 
   const slope_bias slope{0.05};
   const heed::softcap cap{20};
-  heed::attend(view(q), view(k), view(v), view(out), {.mask = heed::causal()}, slope, cap);
-  heed::reference::attend<float>(view(q), view(k), view(v), view(expected),
-                                 {.mask = heed::causal()}, slope, cap);
+  heed::attend(in(q), in(k), in(v), to(out), {.mask = heed::causal()}, slope, cap);
+  heed::reference::attend<float>(in(q), in(k), in(v), to(expected), {.mask = heed::causal()}, slope,
+                                 cap);
 
   float difference = 0;
   for (std::size_t n = 0; n < out.size(); ++n) {
