@@ -14,7 +14,7 @@ constexpr std::array<kind, 8> kinds = {{
     {"alibi", run_alibi},
     {"rel", run_relative},
     {"fox", run_fox},
-    {"path", nullptr},
+    {"path", run_path},
     {"cope", run_cope},
     {"mta", run_mta},
 }};

@@ -63,6 +63,7 @@ outcome run_relative(const attend_case& c, const settings& s);
 outcome run_fox(const attend_case& c, const settings& s);
 outcome run_fox_rope(const attend_case& c, const settings& s);
 outcome run_cope(const attend_case& c, const settings& s);
+outcome run_path(const attend_case& c, const settings& s);
 outcome run_mta(const attend_case& c, const settings& s);
 
 }  // namespace attend_program
