@@ -9,7 +9,10 @@
 int main(int count, char** words) {
   std::vector<ratios::entry> list;
   ratios::add_softmax(list);
-  ratios::add_mechanisms(list);
+  ratios::add_fox(list);
+  ratios::add_path(list);
+  ratios::add_cope(list);
+  ratios::add_mta(list);
   std::vector<std::string> wanted(words + 1, words + count);
   if (wanted.size() == 1 && wanted.front() == "--list") {
     for (const ratios::entry& e : list) std::printf("%s\n", e.name.c_str());

@@ -23,7 +23,10 @@ struct entry {
 
 // Each file of this folder adds its entries.
 void add_softmax(std::vector<entry>& list);
-void add_mechanisms(std::vector<entry>& list);
+void add_fox(std::vector<entry>& list);
+void add_path(std::vector<entry>& list);
+void add_cope(std::vector<entry>& list);
+void add_mta(std::vector<entry>& list);
 
 enum class clock { thread, wall };
 double seconds(clock which);
@@ -56,6 +59,10 @@ struct problem {
   heed::tensor_view<const float, 4> k() const { return {k_data.data(), {1, T, Hkv, D}}; }
   heed::tensor_view<const float, 4> v() const { return {v_data.data(), {1, T, Hkv, D}}; }
   heed::tensor_view<float, 4> out() { return {out_data.data(), {1, T, Hq, D}}; }
+  // A [1, T, Hq] view, such as of gates.
+  heed::tensor_view<const float, 3> per_head(const std::vector<float>& data) const {
+    return {data.data(), {1, T, Hq}};
+  }
   double tensor_bytes() const {
     return 4.0 *
            static_cast<double>(q_data.size() + k_data.size() + v_data.size() + out_data.size());

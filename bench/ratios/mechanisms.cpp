@@ -1,7 +1,0 @@
-#include "ratios.hpp"
-
-namespace ratios {
-
-void add_mechanisms(std::vector<entry>&) {}
-
-}  // namespace ratios
