@@ -66,6 +66,8 @@ enum class hook : unsigned {
   forward_carries = 1U << 28,  // forward changes what carries shows
   keeps_input = 1U << 29,      // backward reads what forward was given,
   keeps_output = 1U << 30,     // or what it put out
+
+  constant_from_here = 1U << 31,  // rows: constant_from_here(g, row, T& sum) -> bool; see below
 };
 constexpr hook operator|(hook a, hook b) noexcept {
   return static_cast<hook>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -84,6 +86,11 @@ constexpr bool lists(hook all, hook one) noexcept {
 // it becomes at least every logit that leaves it, in exact arithmetic. Asked when the columns from
 // key_end on have been left (advance). Where a stage prunes, every stage of place logits with
 // forward must have it, and none may read beside its element.
+
+// constant_from_here(g, row, T& sum): whether forward would add the same number to every older
+// logit of the row from here on, and adds that number to sum. Where it holds for every stage of
+// place logits that has forward, and for all rows that go down the pipeline together, the sweep
+// moves the softmax's state of these rows instead, once, and calls forward for them no more.
 
 // What of a row may be left out by the sweep: keys, oldest first, whose weight is negligible.
 struct pruning {

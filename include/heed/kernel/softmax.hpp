@@ -148,6 +148,26 @@ HEED_NOINLINE void raise_max(const vec<T, Arch>& seen, index r, const softmax_ro
   scale_row<Arch>(state.out + r * state.ldo, state.dv, factor);
 }
 
+// From here on row r's logits come without c, which all of them would have had added: what the row
+// has gathered becomes relative to such logits.
+template <class Arch, class T>
+HEED_NOINLINE void leave_out(T c, index r, const softmax_rows<T>& state) {
+  using o = octaves<T, Arch>;
+  const T old = state.max[r];
+  if (old == -std::numeric_limits<T>::infinity()) return;  // nothing gathered yet
+  T top = old - c, exponent = T(0);
+  if (o::near(top)) {
+    const T octave = o::whole(top);
+    exponent = o::near(old) ? (o::whole(old) - octave) * exp_constants<T>::ln2 - c
+                            : top - octave * exp_constants<T>::ln2;
+    top = octave * exp_constants<T>::ln2;
+  }
+  state.max[r] = top;
+  const T factor = exp_of<Arch>(exponent);
+  scale_row<Arch>(state.sum + r * width<T, Arch>, width<T, Arch>, factor);
+  scale_row<Arch>(state.out + r * state.ldo, state.dv, factor);
+}
+
 // Rows of a group in which a maximum is too large for whole octaves, or NaN: differences first.
 template <class Arch, class T>
 HEED_NOINLINE void softmax_far_row(T* x, index cols, T m, T* sum) {

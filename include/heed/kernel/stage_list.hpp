@@ -66,6 +66,11 @@ struct stage_list {
   using probs_type = decltype(stages_at<place::probs>(std::declval<const All&>()));
   using output_type = decltype(stages_at<place::output>(std::declval<const All&>()));
   using scores_type = decltype(score_stage(stages_at<place::scores>(std::declval<const All&>())));
+  // Whether every stage of place logits may come to add one number per row only.
+  static constexpr bool can_settle = []<class... S>(std::type_identity<std::tuple<S...>>) {
+    return (has_hook<S>(hook::constant_from_here) || ...) &&
+           ((has_hook<S>(hook::constant_from_here) || !has_hook<S>(hook::forward)) && ...);
+  }(std::type_identity<logits_type>{});
   static constexpr bool can_prune = []<class... S>(std::type_identity<std::tuple<S...>>) {
     return (has_hook<S>(hook::prunes) || ...);
   }(std::type_identity<All>{});

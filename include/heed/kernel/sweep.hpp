@@ -121,6 +121,7 @@ class row_block {
     max_ = scratch_.take<T>(heads_ * count_);
     lse_ = scratch_.take<T>(heads_ * count_);
     shift_ = scratch_.take<T>(heads_ * count_);
+    if (List::can_settle) settled_ = scratch_.take<bool>(count_);
     sum_ = scratch_.take<T>(heads_ * count_ * W);
     out_ = scratch_.take<T>(heads_ * count_ * ldo_);
     reset_state();
@@ -367,7 +368,9 @@ class row_block {
         source.scores(s, g, merged_ ? bias_ + g * ld_ + s.first : nullptr);
       }
     });
-    if (!merged_) run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
+    if (!merged_ && !(which == pass::online && settled(logits, a, b))) {
+      run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
+    }
     p.begin = (std::max)(a, probs_begin());
     if (p.begin >= b) return;
     in_strips(p, columns, [&](const panel_type& s) {
@@ -382,6 +385,40 @@ class row_block {
       s.hide(0);
       times_values(s);
     });
+  }
+  // Whether all that stages do to rows [a, b) from here on is left to the softmax's state.
+  bool settled(const logits_rows& logits, index a, index b) {
+    if constexpr (List::can_settle) {
+      if (settled_[a]) return true;
+      T sum = 0;
+      for (index g = 0; g < heads_; ++g) {
+        for (index r = a; r < b; ++r) {
+          if (!constant_from_here(logits, g, r, sum)) return false;
+        }
+      }
+      for (index g = 0; g < heads_; ++g) {
+        for (index r = a; r < b; ++r) {
+          const index at = g * count_ + r;
+          constant_from_here(logits, g, r, shift_[at]);
+          leave_out<Arch>(shift_[at], 0,
+                          softmax_rows<T>{max_ + at, sum_ + at * W, out_ + at * ldo_, ldo_, ldo_});
+        }
+      }
+      return settled_[a] = true;
+    } else {
+      return false;
+    }
+  }
+  // Infinite numbers stay with the logits.
+  bool constant_from_here(const logits_rows& logits, index g, index r, T& sum) const {
+    bool all = true;
+    sum = 0;
+    for_each_pair(u_.list.logits, logits, [&](const auto& stage, const auto& rows) {
+      if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::constant_from_here)) {
+        if (is_active(stage)) all = all && rows.constant_from_here(g, r, sum);
+      }
+    });
+    return all && sum * 0 == 0;
   }
   // f(panel) for a few rows at a time, which stay in the first-level cache from one step to the
   // next, with the columns that these rows see.
@@ -516,6 +553,7 @@ class row_block {
   void keep_row_bias(const logits_rows& logits) {
     for (index g = 0; g < heads_; ++g) {
       for (index r = 0; r < count_; ++r) {
+        if (List::can_settle) settled_[r] = false;
         T& missing = shift_[g * count_ + r] = 0;
         for_each_pair(u_.list.logits, logits, [&](const auto& stage, const auto& rows) {
           if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::row_bias)) {
@@ -604,6 +642,7 @@ class row_block {
   index range_count_ = 0;
   seen_keys* strips_ = nullptr;  // where strips go down the pipeline one by one
   row_bounds* bounds_ = nullptr;
+  bool* settled_ = nullptr;  // of a strip's first row: its stages are part of shift_ by now
   T *queries_ = nullptr, *panel_ = nullptr, *bias_ = nullptr;
   T *max_ = nullptr, *lse_ = nullptr, *shift_ = nullptr, *sum_ = nullptr, *out_ = nullptr;
 };

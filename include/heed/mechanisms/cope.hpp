@@ -41,8 +41,8 @@ struct cope {
   tensor_view<const T, 4> gate_keys = {};  // [B, S, Hkv, D], with cope_gates::separate_keys only
 
   static constexpr place where = place::logits;
-  static constexpr hook hooks =
-      hook::check | hook::geometry | hook::plan | hook::rows | hook::forward;
+  static constexpr hook hooks = hook::check | hook::geometry | hook::plan | hook::rows |
+                                hook::forward | hook::constant_from_here;
 
   cope() = default;
   cope(const tensor_view<const T, 3>& per_head, cope_scale s = cope_scale::divided,
@@ -149,6 +149,12 @@ struct cope {
       }
       p.hide(logits, -std::numeric_limits<T>::infinity());
       add(p, logits);
+    }
+    // Where row r of head g is saturated: z_i,npos-1.
+    bool constant_from_here(index g, index r, T& sum) const {
+      if (!counts[g * count + r].reached(limit)) return false;
+      sum += tables[(g * count + r) * 2 * table_type::size(limit + 1) + limit];
+      return true;
     }
 
    private:
