@@ -6,6 +6,10 @@ namespace {
 
 constexpr index positions = 64;
 
+heed::tensor_view<const float, 2> table(const std::vector<float>& embedding, index D) {
+  return {embedding.data(), {D, positions}};
+}
+
 // Separate gate keys whose logits stand near `logit`: the queries' first component is 1.
 double cope_against_softmax(float logit) {
   problem p(4096, 8, 64);
@@ -15,9 +19,9 @@ double cope_against_softmax(float logit) {
     gate_keys[static_cast<std::size_t>(n * p.D)] = logit * 8;  // 8 = sqrt(D)
   }
   for (index n = 0; n < p.T * p.Hq; ++n) p.q_data[static_cast<std::size_t>(n * p.D)] = 1;
-  const heed::cope<float> mechanism{.embedding = {embedding.data(), {1, p.D, positions}},
-                                    .gates = heed::cope_gates::separate_keys,
-                                    .gate_keys = {gate_keys.data(), {1, p.T, p.Hkv, p.D}}};
+  const heed::cope<float> mechanism(
+      table(embedding, p.D), heed::cope_scale::divided, heed::cope_gates::separate_keys,
+      heed::tensor_view<const float, 4>(gate_keys.data(), {1, p.T, p.Hkv, p.D}));
   return against_softmax(p, mechanism);
 }
 
@@ -33,8 +37,7 @@ double cope_on_keys_against_softmax(float logit) {
       p.k_data[at] = d == 0 ? logit * 8 : p.k_data[at];
     }
   }
-  return against_softmax(p,
-                         heed::cope<float>{.embedding = {embedding.data(), {1, p.D, positions}}});
+  return against_softmax(p, heed::cope<float>(table(embedding, p.D)));
 }
 
 double cope_extra_mb() {
@@ -43,8 +46,7 @@ double cope_extra_mb() {
       [&] {
         problem p(T, H, D);
         const std::vector<float> embedding = normal(D * positions, 8, 0.1F);
-        p.attend(heed::causal(),
-                 heed::cope<float>{.embedding = {embedding.data(), {1, D, positions}}});
+        p.attend(heed::causal(), heed::cope<float>(table(embedding, D)));
       },
       4.0 * 4 * static_cast<double>(T * H * D));
 }
