@@ -1,8 +1,10 @@
 // Convolution of a panel over heads, queries and keys, in place and directly: no column is computed
-// twice, no row is written before every row that reads it is done.
+// twice, no row is written before every row that reads it is done. And its adjoint.
 #pragma once
 
-#include "heed/kernel/panel.hpp"
+#include <cstring>
+
+#include "heed/kernel/reverse.hpp"
 #include "heed/kernel/simd.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
@@ -152,6 +154,224 @@ class convolution {
 
   convolution_weights<T> weights_;
   T* aside_;
+};
+
+// sums[(b * queries + a) W] += lane by lane in[r + a][c] out[r][c - b], for a < A, b < Keys, Rows
+// rows r and columns [from, to): the gradient of a kernel whose output's gradient is `out`.
+template <class Arch, int Rows, int Keys, int A, class T>
+HEED_NOINLINE void correlate_tile(const T* in, const T* out, index ld, index from, index to,
+                                  T* sums, index queries) {
+  constexpr index w = width<T, Arch>;
+  vec<T, Arch> sum[Keys][A];
+  unroll<Keys>([&](auto b) HEED_INLINE_LAMBDA {
+    unroll<A>([&](auto a)
+                  HEED_INLINE_LAMBDA { sum[b][a] = load_vec<Arch>(sums + (b * queries + a) * w); });
+  });
+  for (index c = from; c < to; c += w) {
+    vec<T, Arch> right[Keys][Rows];
+    unroll<Keys>([&](auto b) HEED_INLINE_LAMBDA {
+      unroll<Rows>([&](auto r)
+                       HEED_INLINE_LAMBDA { right[b][r] = load_vec<Arch>(out + r * ld + c - b); });
+    });
+    unroll<Rows + A - 1>([&](auto x) HEED_INLINE_LAMBDA {
+      const vec<T, Arch> left = load_vec<Arch>(in + x * ld + c);
+      unroll<A>([&](auto a) HEED_INLINE_LAMBDA {
+        constexpr int r = decltype(x)::value - decltype(a)::value;
+        if constexpr (r >= 0 && r < Rows) {
+          unroll<Keys>([&](auto b) HEED_INLINE_LAMBDA {
+            sum[b][a] = xsimd::fma(left, right[b][r], sum[b][a]);
+          });
+        }
+      });
+    });
+  }
+  unroll<Keys>([&](auto b) HEED_INLINE_LAMBDA {
+    unroll<A>([&](auto a)
+                  HEED_INLINE_LAMBDA { store_vec<Arch>(sums + (b * queries + a) * w, sum[b][a]); });
+  });
+}
+
+// The panel's convolution the other way, on the way from the oldest panel to the newest. Both sums
+// read copies with room of zeros around the rows, and the gradients of the keys - 1 entries that
+// older panels ended with before them.
+template <class T, class Arch>
+class convolution_adjoint {
+  static constexpr index W = width<T, Arch>;
+  static constexpr int tall = 8;
+  static constexpr int wide = has_32_registers<Arch> ? 2 : 1;
+  static constexpr int sum_rows = has_32_registers<Arch> ? 8 : 6;
+
+ public:
+  convolution_adjoint() = default;
+  // For `count` rows of heads [head, head + heads) and panels of at most `columns` columns; `sums`
+  // of these heads as the weights lie, or null: not wanted.
+  convolution_adjoint(const convolution_weights<T>& weights, index head, index heads, index count,
+                      index columns, double* sums, workspace& memory)
+      : weights_(weights),
+        before_(round_up(weights.keys - 1, W)),
+        carry_size_(heads * count * before_),
+        count_(count),
+        ld_(before_ + round_up(columns, W) + W),
+        head_stride_(ld_ * (count + 2 * (weights.queries - 1) + tall)),
+        sums_(sums) {
+    flipped_ = memory.take<T>(heads * weights.heads * size());
+    for (index h = 0; h < heads; ++h) {
+      for (index m = 0; m < weights.heads; ++m) {
+        const T* from = weights.at(head + h, m);
+        T* to = flipped_ + (h / weights.heads * weights.heads + m) * weights.heads * size() +
+                h % weights.heads * size();
+        for (index n = 0; n < size(); ++n) to[n] = from[size() - 1 - n];
+      }
+    }
+    carry_ = memory.take<T>(carry_size_);
+    forget();
+    out_ = memory.take<T>(weights.heads * head_stride_);
+    if (sums == nullptr) return;
+    in_ = memory.take<T>(head_stride_);
+    lanes_ = memory.take<T>(size() * W);
+  }
+
+  // Nothing came of the panel before.
+  void forget() noexcept {
+    for (index n = 0; n < carry_size_; ++n) carry_[n] = T(0);
+  }
+
+  void run(const reverse_panel<T, Arch>& p, index older) const {
+    for (index g = 0; g < p.heads; g += weights_.heads) {
+      for (index h = 0; h < weights_.heads; ++h) copy_gradient(p, g, h);
+      for (index m = 0; m < weights_.heads && sums_ != nullptr; ++m) {
+        copy_input(p, g + m);
+        for (index h = 0; h < weights_.heads; ++h) add_weights(p, g, h, m, older);
+      }
+      for (index m = 0; m < weights_.heads; ++m) find_input(p, g, m);
+    }
+  }
+
+ private:
+  index size() const noexcept { return weights_.queries * weights_.keys; }
+  index above() const noexcept { return weights_.queries - 1; }
+  // Row begin - above + n of a copy, at column p.first.
+  T* row_of(T* copy, index n) const noexcept { return copy + n * ld_ + before_; }
+  static void set_zero(T* from, T* to) noexcept {
+    for (; from < to; ++from) *from = T(0);
+  }
+
+  // The lines of head g + h, behind the carry, which then takes what they end with.
+  void copy_gradient(const panel<T, Arch>& p, index g, index h) const noexcept {
+    const index columns = p.last - p.first, rows = p.end - p.begin;
+    T* copy = out_ + h * head_stride_;
+    set_zero(copy, copy + above() * ld_);
+    for (index n = 0; n < rows; ++n) {
+      T* to = copy + (above() + n) * ld_;
+      T* carry = carry_ + ((g + h) * count_ + p.begin + n) * before_;
+      std::memcpy(to, carry, static_cast<std::size_t>(before_) * sizeof(T));
+      std::memcpy(to + before_, p.line(g + h, p.begin + n) + p.first,
+                  static_cast<std::size_t>(columns) * sizeof(T));
+      std::memcpy(carry, to + columns, static_cast<std::size_t>(before_) * sizeof(T));
+      set_zero(to + before_ + columns, to + ld_);
+    }
+    T* behind = copy + (above() + rows) * ld_;
+    set_zero(behind, behind + (above() + tall) * ld_);
+  }
+  // What forward read of head g.
+  void copy_input(const reverse_panel<T, Arch>& p, index g) const noexcept {
+    const index columns = p.last - p.first, rows = p.end - p.begin + above();
+    for (index n = 0; n < rows; ++n) {
+      const index r = p.begin - above() + n;
+      T* to = row_of(in_, n);
+      if (r < 0) {
+        set_zero(to, to - before_ + ld_);
+        continue;
+      }
+      std::memcpy(to, p.kept_line(g, r) + p.first, static_cast<std::size_t>(columns) * sizeof(T));
+      set_zero(to + columns, to - before_ + ld_);
+    }
+    T* behind = in_ + rows * ld_;
+    set_zero(behind, behind + tall * ld_);
+  }
+
+  // dK_h[m,a,b] += sum over i, j of dZ'_h[i,j] Z_m[i - (cq-1) + a, j - b0 + b]
+  void add_weights(const panel<T, Arch>& p, index g, index h, index m, index older) const {
+    set_zero(lanes_, lanes_ + size() * W);
+    panel<T, Arch> wider = p;
+    wider.first -= weights_.keys - 1;
+    for (index r = p.begin; r < p.end; r += sum_rows) {
+      const auto seen = wider.seen(r, (std::min)(p.end, r + sum_rows), p.column + older);
+      const index from = (std::max)(seen.from, p.first) - p.first;
+      const index to = (std::min)(seen.to + weights_.keys - 1, p.last) - p.first;
+      if (from >= to || seen.from >= seen.to) continue;
+      const T* in = row_of(in_, r - p.begin);
+      const T* out = row_of(out_ + h * head_stride_, above() + r - p.begin);
+      index b = 0;
+      for (; wide > 1 && b + wide <= weights_.keys; b += wide) {
+        add_keys<wide>(in, out - b, from, to, lanes_ + b * weights_.queries * W);
+      }
+      for (; b < weights_.keys; ++b) {
+        add_keys<1>(in, out - b, from, to, lanes_ + b * weights_.queries * W);
+      }
+    }
+    double* sum = sums_ + ((g + h) * weights_.heads + m) * size();
+    for (index n = 0; n < size(); ++n) {
+      sum[n] += static_cast<double>(sum_lanes(load_vec<Arch>(lanes_ + n * W)));
+    }
+  }
+  template <int Keys>
+  void add_keys(const T* in, const T* out, index from, index to, T* sums) const {
+    index a = 0;
+    const auto rows = [&](auto count) HEED_INLINE_LAMBDA {
+      correlate_tile<Arch, sum_rows, Keys, decltype(count)::value>(in + a * ld_, out, ld_, from, to,
+                                                                   sums + a * W, weights_.queries);
+      a += count;
+    };
+    while (weights_.queries - a >= 6) rows(std::integral_constant<int, 6>{});
+    while (weights_.queries - a >= 2) rows(std::integral_constant<int, 2>{});
+    if (weights_.queries - a == 1) rows(std::integral_constant<int, 1>{});
+  }
+
+  // dZ_m[i,j] <- sum over h, a, b of K_h[m,a,b] dZ'_h[i + (cq-1) - a, j + b0 - b]
+  void find_input(const panel<T, Arch>& p, index g, index m) const {
+    index r = std::max<index>(0, p.begin - above());
+    const auto rows = [&](auto count) {
+      find_rows<decltype(count)::value>(p, g, m, r);
+      r += count;
+    };
+    while (p.end - r >= tall) rows(std::integral_constant<int, tall>{});
+    if (p.end - r >= 4) rows(std::integral_constant<int, 4>{});
+    while (r < p.end) rows(std::integral_constant<int, 1>{});
+  }
+  template <int Rows>
+  void find_rows(const panel<T, Arch>& p, index g, index m, index r) const {
+    const auto [from, to] = p.seen(r, r + Rows, p.column);
+    for (index c = from; c < to;) {
+      if (wide > 1 && to - c > W) {
+        find_tile<Rows, wide>(p, g, m, r, c);
+        c += wide * W;
+      } else {
+        find_tile<Rows, 1>(p, g, m, r, c);
+        c += W;
+      }
+    }
+  }
+  template <int Rows, int Vecs>
+  HEED_INLINE void find_tile(const panel<T, Arch>& p, index g, index m, index r, index c) const {
+    const convolution_block k{ld_, weights_.queries, weights_.keys};
+    const T* kernels = flipped_ + (g + m) * weights_.heads * size();
+    const index column = c - p.first - (weights_.keys - 1);
+    for (index h = 0; h < weights_.heads; ++h) {
+      convolve_tile<Arch, Rows, Vecs>(
+          row_of(out_ + h * head_stride_, r - p.begin + above()) + column, kernels + h * size(), k,
+          0, weights_.queries, h > 0, p.line(g + m, r) + c, p.row_stride);
+    }
+  }
+
+  convolution_weights<T> weights_{};
+  index before_ = 0;  // columns before a line
+  index carry_size_ = 0, count_ = 0, ld_ = 0, head_stride_ = 0;
+  double* sums_ = nullptr;
+  T* flipped_ = nullptr;  // [heads in][heads out of the group][keys][queries], in reverse order
+  T* carry_ = nullptr;    // [heads][count][before]
+  T *out_ = nullptr, *in_ = nullptr;
+  T* lanes_ = nullptr;  // [keys][queries][W]
 };
 
 }  // namespace heed::inline HEED_ABI::kernel

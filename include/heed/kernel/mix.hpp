@@ -1,7 +1,7 @@
 // Linear combinations of the heads of a panel, entry by entry, in place.
 #pragma once
 
-#include "heed/kernel/panel.hpp"
+#include "heed/kernel/reverse.hpp"
 #include "heed/kernel/tile.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
@@ -67,6 +67,80 @@ void mix_heads(const panel<T, Arch>& p, const T* weights, index group, T* aside)
       mix_few<4>(p, own, g);
     } else {
       mix_many(p, own, g, group, aside);
+    }
+  }
+}
+
+// lanes[(o * group + i) W] += lane by lane out_o in_i, Out heads o times In heads i, over whole
+// vectors of `columns` columns of one row.
+template <int Out, int In, class Arch, class T>
+HEED_NOINLINE void mix_products(const T* out, const T* in, index head_stride, index columns,
+                                T* lanes, index group) {
+  constexpr index w = width<T, Arch>;
+  vec<T, Arch> sum[Out][In];
+  unroll<Out>([&](auto o) HEED_INLINE_LAMBDA {
+    unroll<In>([&](auto i)
+                   HEED_INLINE_LAMBDA { sum[o][i] = load_vec<Arch>(lanes + (o * group + i) * w); });
+  });
+  for (index c = 0; c + w <= columns; c += w) {
+    vec<T, Arch> right[In];
+    unroll<In>([&](auto i)
+                   HEED_INLINE_LAMBDA { right[i] = load_vec<Arch>(in + i * head_stride + c); });
+    unroll<Out>([&](auto o) HEED_INLINE_LAMBDA {
+      const vec<T, Arch> left = load_vec<Arch>(out + o * head_stride + c);
+      unroll<In>([&](auto i)
+                     HEED_INLINE_LAMBDA { sum[o][i] = xsimd::fma(left, right[i], sum[o][i]); });
+    });
+  }
+  unroll<Out>([&](auto o) HEED_INLINE_LAMBDA {
+    unroll<In>([&](auto i)
+                   HEED_INLINE_LAMBDA { store_vec<Arch>(lanes + (o * group + i) * w, sum[o][i]); });
+  });
+}
+
+// The gradient of the weights of mix_heads: for every group, sums[(g + o) * group + i] += sum over
+// rows and columns of (what came out's gradient)_(g + o) (what went in)_(g + i). lanes: group^2
+// vectors.
+template <class T, class Arch>
+void add_mix_weights(const reverse_panel<T, Arch>& p, index group, T* lanes, double* sums) {
+  constexpr index w = width<T, Arch>;
+  constexpr int most = has_32_registers<Arch> ? 4 : 2;
+  const index columns = p.last - p.first, whole = columns / w * w;
+  // f(from, count) for heads of the group, 4, 2 or 1 at a time, the count a constant.
+  const auto in_fours = [&](const auto& f) {
+    index n = 0;
+    for (; n + 4 <= group; n += 4) f(n, std::integral_constant<int, 4>{});
+    for (; n + 2 <= group; n += 2) f(n, std::integral_constant<int, 2>{});
+    if (n < group) f(n, std::integral_constant<int, 1>{});
+  };
+  for (index g = 0; g < p.heads; g += group) {
+    double* sum = sums + g * group;
+    for (index n = 0; n < group * group * w; ++n) lanes[n] = T(0);
+    for (index r = p.begin; r < p.end; ++r) {
+      const T* out = p.line(g, r) + p.first;
+      const T* in = p.kept_line(g, r) + p.first;
+      in_fours([&](index o, auto outs) {
+        const auto run = [&](index i, auto ins) {
+          mix_products<decltype(outs)::value, decltype(ins)::value, Arch>(
+              out + o * p.head_stride, in + i * p.head_stride, p.head_stride, columns,
+              lanes + (o * group + i) * w, group);
+        };
+        in_fours([&](index i, auto ins) {
+          constexpr int n = decltype(ins)::value, step = n < most ? n : most;
+          for (index at = i; at < i + n; at += step) run(at, std::integral_constant<int, step>{});
+        });
+      });
+      for (index c = whole; c < columns; ++c) {
+        for (index o = 0; o < group; ++o) {
+          for (index i = 0; i < group; ++i) {
+            sum[o * group + i] +=
+                static_cast<double>(out[o * p.head_stride + c] * in[i * p.head_stride + c]);
+          }
+        }
+      }
+    }
+    for (index n = 0; n < group * group; ++n) {
+      sum[n] += static_cast<double>(sum_lanes(load_vec<Arch>(lanes + n * w)));
     }
   }
 }

@@ -50,6 +50,9 @@ struct convolution_rows {
   T* carry_end;
   T* aside;
   bool filled = false;
+  // In the reverse sweep.
+  kernel::convolution_adjoint<T, Arch> adjoint = {};
+  bool spilled = false;
 
   void forward(const panel<T, Arch>& p) {
     const index begin = std::max<index>(0, p.begin - (weights.queries - 1));
@@ -59,12 +62,37 @@ struct convolution_rows {
     kernel::convolution<T, Arch>(weights, aside).run(p, older);
     filled = true;
   }
+  template <class Sums>
+  void begin_backward(const reverse_context<T, Arch>& c, const Sums& sums) {
+    double* own = sums.data == nullptr ? nullptr
+                                       : sums.data + (c.rows.head - sums.head) * weights.heads *
+                                                         weights.queries * weights.keys;
+    adjoint = {weights, c.rows.head, c.rows.heads, c.rows.count, c.rows.panel, own, c.memory};
+    spilled = false;
+  }
+  // forward: dZ_m[i,j] += K_h[m,a,b] dZ'_h[i + (cq-1) - a, j + b0 - b], and dK as much as it times
+  // Z_m. What forward read of newer panels, they read of this one.
+  void backward(const reverse_panel<T, Arch>& p) {
+    adjoint.run(p, older);
+    spilled = true;
+  }
+
   // Past columns whose entries never came there is nothing to read.
   void advance(index, index) noexcept {
     if (!filled) {
       for (T* x = carry; x < carry_end; ++x) *x = T(0);
     }
     filled = false;
+  }
+  // advance: past such columns nothing has been read
+  void retreat(index, index) noexcept {
+    if (!spilled) adjoint.forget();
+    spilled = false;
+  }
+  template <class Visit>
+  void carries(const Visit& visit) {
+    visit(carry, static_cast<index>(carry_end - carry));
+    visit(&filled, 1);
   }
 
  private:
@@ -124,10 +152,49 @@ inline heed::geometry convolution_geometry(index heads, index queries, index key
   return {queries - 1, older, keys - 1 - older, heads, heed::geometry::invisible::zero};
 }
 
-inline constexpr hook convolution_hooks = hook::check | hook::geometry | hook::active | hook::plan |
-                                          hook::rows | hook::forward | hook::advance;
+// What one gradient owner adds up for kernels [Hq, heads, queries, keys], as the weights lie.
+struct convolution_sums {
+  index head = 0, count = 0;  // of the owner's heads
+  index heads = 0, queries = 0, keys = 0;
+  double* data = nullptr;
+
+  template <class Context>
+  void take(const Context& c) {
+    head = c.head;
+    count = c.heads;
+    const index size = count * heads * queries * keys;
+    data = c.memory.template take<double>(size);
+    for (index n = 0; n < size; ++n) data[n] = 0;
+  }
+  // add(h, m, a, b, sum) for every weight.
+  template <class Add>
+  void each(const Add& add) const {
+    const double* next = data;
+    for (index h = head; h < head + count; ++h) {
+      for (index m = 0; m < heads; ++m) {
+        for (index b = 0; b < keys; ++b) {
+          for (index a = 0; a < queries; ++a) add(h, m, a, b, *next++);
+        }
+      }
+    }
+  }
+};
+
+inline constexpr hook convolution_hooks =
+    hook::check | hook::geometry | hook::active | hook::plan | hook::rows | hook::forward |
+    hook::advance | hook::gradients | hook::sums | hook::carries | hook::forward_carries |
+    hook::begin_backward | hook::backward | hook::retreat | hook::keeps_input;
 
 }  // namespace detail
+
+template <class T>
+struct conv_grad {
+  tensor_view<T, 3> kernel = {};
+};
+template <class T>
+struct conv3_grad {
+  tensor_view<T, 4> kernel = {};
+};
 
 // Key-query convolution, one kernel per head. The last row of the kernel is the query itself, the
 // rows before it earlier queries. Without a kernel (a default view) the stage is not there.
@@ -135,6 +202,7 @@ template <class T>
 struct conv {
   static constexpr place where = place::logits;
   static constexpr hook hooks = detail::convolution_hooks;
+  using gradient_type = conv_grad<T>;
 
   tensor_view<const T, 3> kernel;  // [Hq, cq, ck]
   conv_keys side = conv_keys::both;
@@ -159,7 +227,31 @@ struct conv {
         c, active(), 1, kernel.extent(1), kernel.extent(2), side,
         [&](index h, index, index a, index b) { return kernel(h, a, b); });
   }
+
+  template <class F>
+  void gradients(const conv_grad<T>& d, const F& f) const {
+    f("conv.kernel", d.kernel, kernel);
+  }
+  auto sums(const conv_grad<T>& d, const auto& c) const {
+    sums_type s{{0, 0, 1, kernel.extent(1), kernel.extent(2)}, d.kernel};
+    if (d.kernel.data() != nullptr) s.take(c);
+    return s;
+  }
+
+ private:
+  struct sums_type : detail::convolution_sums {
+    tensor_view<T, 3> to;
+
+    void reduce() const {
+      if (data == nullptr) return;
+      each([&](index h, index, index a, index b, double sum) {
+        to(h, a, b) += static_cast<T>(sum);
+      });
+    }
+  };
 };
+template <class T>
+conv_grad(tensor_view<T, 3>) -> conv_grad<T>;
 template <class T>
 conv(tensor_view<T, 3>) -> conv<std::remove_const_t<T>>;
 template <class T>
@@ -171,6 +263,7 @@ template <class T>
 struct conv3 {
   static constexpr place where = place::logits;
   static constexpr hook hooks = detail::convolution_hooks;
+  using gradient_type = conv3_grad<T>;
 
   tensor_view<const T, 4> kernel;  // [Hq, ch, cq, ck]
   conv_keys side = conv_keys::both;
@@ -200,7 +293,31 @@ struct conv3 {
         c, active(), kernel.extent(1), kernel.extent(2), kernel.extent(3), side,
         [&](index h, index r, index a, index b) { return kernel(h, r, a, b); });
   }
+
+  template <class F>
+  void gradients(const conv3_grad<T>& d, const F& f) const {
+    f("conv3.kernel", d.kernel, kernel);
+  }
+  auto sums(const conv3_grad<T>& d, const auto& c) const {
+    sums_type s{{0, 0, kernel.extent(1), kernel.extent(2), kernel.extent(3)}, d.kernel};
+    if (d.kernel.data() != nullptr) s.take(c);
+    return s;
+  }
+
+ private:
+  struct sums_type : detail::convolution_sums {
+    tensor_view<T, 4> to;
+
+    void reduce() const {
+      if (data == nullptr) return;
+      each([&](index h, index m, index a, index b, double sum) {
+        to(h, m, a, b) += static_cast<T>(sum);
+      });
+    }
+  };
 };
+template <class T>
+conv3_grad(tensor_view<T, 4>) -> conv3_grad<T>;
 template <class T>
 conv3(tensor_view<T, 4>) -> conv3<std::remove_const_t<T>>;
 template <class T>

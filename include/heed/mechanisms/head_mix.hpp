@@ -26,17 +26,62 @@ namespace heed::inline HEED_ABI {
 
 namespace detail {
 
-inline constexpr hook mix_hooks =
-    hook::check | hook::geometry | hook::active | hook::plan | hook::rows | hook::forward;
+inline constexpr hook mix_hooks = hook::check | hook::geometry | hook::active | hook::plan |
+                                  hook::rows | hook::forward | hook::gradients | hook::sums |
+                                  hook::begin_backward | hook::backward | hook::keeps_input;
+
+// What one gradient owner adds up for weights [Hq out][group in].
+struct mix_sums {
+  index head = 0, count = 0;  // of the owner's heads
+  index group = 0;
+  double* data = nullptr;
+
+  template <class Context>
+  void take(const Context& c) {
+    head = c.head;
+    count = c.heads;
+    data = c.memory.template take<double>(count * group);
+    for (index n = 0; n < count * group; ++n) data[n] = 0;
+  }
+  // add(out, in, sum) for every weight, out counted in the call, in within the group of out.
+  template <class Add>
+  void each(const Add& add) const {
+    for (index n = 0; n < count * group; ++n) add(head + n / group, n % group, data[n]);
+  }
+};
 
 template <class T, class Arch>
 struct mix_rows {
   const T* weights;
   index group;
   T* aside;
+  // In the reverse sweep.
+  T* transposed = nullptr;  // [heads in][group out]
+  T* lanes = nullptr;
+  double* sums = nullptr;  // [heads out][group in]
 
   void forward(const panel<T, Arch>& p) const {
     kernel::mix_heads(p, weights + p.head * group, group, aside);
+  }
+  template <class Sums>
+  void begin_backward(const reverse_context<T, Arch>& c, const Sums& to) {
+    const index heads = c.rows.heads;
+    transposed = c.memory.template take<T>(heads * group);
+    for (index o = 0; o < heads; ++o) {
+      for (index in = 0; in < group; ++in) {
+        transposed[(o / group * group + in) * group + o % group] =
+            weights[(c.rows.head + o) * group + in];
+      }
+    }
+    sums = to.data == nullptr ? nullptr : to.data + (c.rows.head - to.head) * group;
+    if (sums != nullptr) {
+      lanes = c.memory.template take<T>(group * group * kernel::width<T, Arch>);
+    }
+  }
+  // forward: dW[o,h] += sum over i, j of dZ'_o Z_h,  dZ_h <- sum over o of W[o,h] dZ'_o
+  void backward(const reverse_panel<T, Arch>& p) const {
+    if (sums != nullptr) kernel::add_mix_weights(p, group, lanes, sums);
+    kernel::mix_heads(p, transposed, group, aside);
   }
 };
 template <class T>
@@ -64,11 +109,21 @@ mix_plan<T> plan_mix(const plan_context<T, Arch>& c, bool active, index group,
 
 }  // namespace detail
 
+template <class T>
+struct head_mix_grad {
+  tensor_view<T, 2> matrix = {};
+};
+template <class T>
+struct group_mix_grad {
+  tensor_view<T, 3> matrices = {};
+};
+
 // A full mix of heads. Without a matrix (a default view) the stage is not there.
 template <class T>
 struct head_mix {
   static constexpr place where = place::logits;
   static constexpr hook hooks = detail::mix_hooks;
+  using gradient_type = head_mix_grad<T>;
 
   tensor_view<const T, 2> matrix;  // [Hq out, Hq in]
 
@@ -87,7 +142,29 @@ struct head_mix {
     return detail::plan_mix(c, active(), matrix.extent(1),
                             [&](index out, index in) { return matrix(out, in); });
   }
+
+  template <class F>
+  void gradients(const head_mix_grad<T>& d, const F& f) const {
+    f("head_mix.matrix", d.matrix, matrix);
+  }
+  auto sums(const head_mix_grad<T>& d, const auto& c) const {
+    sums_type s{{0, 0, matrix.extent(1)}, d.matrix};
+    if (d.matrix.data() != nullptr) s.take(c);
+    return s;
+  }
+
+ private:
+  struct sums_type : detail::mix_sums {
+    tensor_view<T, 2> to;
+
+    void reduce() const {
+      if (data == nullptr) return;
+      each([&](index out, index in, double sum) { to(out, in) += static_cast<T>(sum); });
+    }
+  };
 };
+template <class T>
+head_mix_grad(tensor_view<T, 2>) -> head_mix_grad<T>;
 template <class T>
 head_mix(tensor_view<T, 2>) -> head_mix<std::remove_const_t<T>>;
 
@@ -97,6 +174,7 @@ template <class T>
 struct group_mix {
   static constexpr place where = place::logits;
   static constexpr hook hooks = detail::mix_hooks;
+  using gradient_type = group_mix_grad<T>;
 
   tensor_view<const T, 3> matrices;  // [Hq / ch, ch in, ch out]
 
@@ -122,7 +200,31 @@ struct group_mix {
     return detail::plan_mix(c, active(), ch,
                             [&](index out, index in) { return matrices(out / ch, in, out % ch); });
   }
+
+  template <class F>
+  void gradients(const group_mix_grad<T>& d, const F& f) const {
+    f("group_mix.matrices", d.matrices, matrices);
+  }
+  auto sums(const group_mix_grad<T>& d, const auto& c) const {
+    sums_type s{{0, 0, matrices.extent(1)}, d.matrices};
+    if (d.matrices.data() != nullptr) s.take(c);
+    return s;
+  }
+
+ private:
+  struct sums_type : detail::mix_sums {
+    tensor_view<T, 3> to;
+
+    void reduce() const {
+      if (data == nullptr) return;
+      each([&](index out, index in, double sum) {
+        to(out / group, in, out % group) += static_cast<T>(sum);
+      });
+    }
+  };
 };
+template <class T>
+group_mix_grad(tensor_view<T, 3>) -> group_mix_grad<T>;
 template <class T>
 group_mix(tensor_view<T, 3>) -> group_mix<std::remove_const_t<T>>;
 

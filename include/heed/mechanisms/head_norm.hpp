@@ -16,6 +16,7 @@
 #include "heed/concepts.hpp"
 #include "heed/kernel/contexts.hpp"
 #include "heed/kernel/norm.hpp"
+#include "heed/kernel/reverse.hpp"
 #include "heed/kernel/tile.hpp"
 
 namespace heed::inline HEED_ABI {
@@ -26,11 +27,23 @@ inline double lambda_init(index layer) {
   return 0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(layer));
 }
 
+template <class T>
+struct head_norm_grad {
+  tensor_view<T, 1> weight = {};
+};
+template <class T>
+struct head_gate_grad {
+  tensor_view<T, 2> weight = {};
+  tensor_view<T, 1> bias = {};
+};
+
 // RMSNorm of the output over Dv. Without a weight (a default view) the stage is not there.
 template <class T>
 struct head_norm {
   static constexpr place where = place::output;
-  static constexpr hook hooks = hook::check | hook::active | hook::plan | hook::output;
+  static constexpr hook hooks = hook::check | hook::active | hook::plan | hook::output |
+                                hook::output_grad | hook::gradients | hook::sums;
+  using gradient_type = head_norm_grad<T>;
 
   tensor_view<const T, 1> weight;  // [Dv]
   double eps = 1e-5;
@@ -54,7 +67,26 @@ struct head_norm {
     return plan_type<U>{own, n, eps, factor};
   }
 
+  template <class F>
+  void gradients(const head_norm_grad<T>& d, const F& f) const {
+    f("head_norm.weight", d.weight, weight);
+  }
+  auto sums(const head_norm_grad<T>& d, const auto& c) const {
+    if (d.weight.data() == nullptr) return sums_type{};
+    sums_type s{d.weight, c.memory.template take<double>(weight.extent(0))};
+    for (index n = 0; n < weight.extent(0); ++n) s.sum[n] = 0;
+    return s;
+  }
+
  private:
+  struct sums_type {
+    tensor_view<T, 1> to;
+    double* sum = nullptr;  // [Dv]
+
+    void reduce() const {
+      for (index n = 0; sum != nullptr && n < to.extent(0); ++n) to(n) += static_cast<T>(sum[n]);
+    }
+  };
   template <class U>
   struct plan_type {
     const U* weight;
@@ -63,8 +95,16 @@ struct head_norm {
     void output(index, index, U* line, workspace&) const {
       if (n > 0) kernel::rms_norm_row(line, n, weight, eps, factor);
     }
+    // output: dx = factor / rms (weight dy - x <weight dy, x> / (Dv rms^2)),
+    // dweight += factor / rms x dy
+    void output_grad(index, index, const U* line, U* gradient, const sums_type& to,
+                     workspace&) const {
+      if (n > 0) kernel::rms_norm_row_backward(line, n, weight, eps, factor, gradient, to.sum);
+    }
   };
 };
+template <class T>
+head_norm_grad(tensor_view<T, 1>) -> head_norm_grad<T>;
 template <class T>
 head_norm(tensor_view<T, 1>) -> head_norm<std::remove_const_t<T>>;
 template <class T>
@@ -78,7 +118,9 @@ head_norm(tensor_view<T, 1>, double, double) -> head_norm<std::remove_const_t<T>
 template <class T>
 struct head_gate {
   static constexpr place where = place::output;
-  static constexpr hook hooks = hook::check | hook::active | hook::plan | hook::output;
+  static constexpr hook hooks = hook::check | hook::active | hook::plan | hook::output |
+                                hook::output_grad | hook::gradients | hook::sums;
+  using gradient_type = head_gate_grad<T>;
 
   tensor_view<const T, 2> weight;  // [1|Dv, Dv]
   tensor_view<const T, 1> bias;    // as many as weight has rows
@@ -108,7 +150,39 @@ struct head_gate {
     return plan_type<U, Arch>{columns, start, gates, n, ld};
   }
 
+  template <class F>
+  void gradients(const head_gate_grad<T>& d, const F& f) const {
+    f("head_gate.weight", d.weight, weight);
+    f("head_gate.bias", d.bias, bias);
+  }
+  auto sums(const head_gate_grad<T>& d, const auto& c) const {
+    sums_type s{d};
+    const auto take = [&](const auto& view, index size, double*& sum) {
+      if (view.data() == nullptr) return;
+      sum = c.memory.template take<double>(size);
+      for (index n = 0; n < size; ++n) sum[n] = 0;
+    };
+    take(d.weight, weight.size(), s.weight);
+    take(d.bias, bias.size(), s.bias);
+    return s;
+  }
+
  private:
+  struct sums_type {
+    head_gate_grad<T> to;
+    double* weight = nullptr;  // [gates][Dv]
+    double* bias = nullptr;    // [gates]
+
+    void reduce() const {
+      const index n = to.weight.extent(1);
+      for (index g = 0; weight != nullptr && g < to.weight.extent(0); ++g) {
+        for (index d = 0; d < n; ++d) to.weight(g, d) += static_cast<T>(weight[g * n + d]);
+      }
+      for (index g = 0; bias != nullptr && g < to.bias.extent(0); ++g) {
+        to.bias(g) += static_cast<T>(bias[g]);
+      }
+    }
+  };
   template <class U, class Arch>
   struct plan_type {
     const U* columns;  // [Dv][ld]
@@ -117,14 +191,39 @@ struct head_gate {
 
     void output(index, index, U* line, workspace& scratch) const {
       const workspace::scope taken(scratch);
-      U* gate = scratch.take<U>(kernel::round_up(n, kernel::width<U, Arch>));
+      kernel::gate_row<Arch>(line, n, gates_of(line, scratch));
+    }
+    // output, with du the gradient of what the sigmoid reads: dx = dy sigmoid(u) + weight^T du,
+    // dweight += du x^T, dbias += du
+    void output_grad(index, index, const U* line, U* gradient, const sums_type& to,
+                     workspace& scratch) const {
+      const workspace::scope taken(scratch);
+      U* du = gates_of(line, scratch);
+      kernel::gate_row_backward<Arch>(line, n, du, gradient);
+      for (index d = 1; d < n && gates == 1; ++d) du[0] += du[d];
+      for (index d = 0; d < n; ++d) gradient[d] += kernel::dot_row(columns + d * ld, du, gates);
+      for (index g = 0; g < gates && n > 0; ++g) {
+        const auto one = static_cast<double>(du[g]);
+        if (to.bias != nullptr) to.bias[g] += one;
+        for (index d = 0; d < n && to.weight != nullptr; ++d) {
+          to.weight[g * n + d] += one * static_cast<double>(line[d]);
+        }
+      }
+    }
+
+   private:
+    // What the sigmoid of every component reads.
+    U* gates_of(const U* line, workspace& scratch) const {
+      U* gate = scratch.take<U>((std::max)(ld, kernel::round_up(n, kernel::width<U, Arch>)));
       kernel::product<Arch>(line, n, columns, ld, gate, ld, 1, gates, n, kernel::start::row_bias,
                             start);
       for (index d = 1; d < n && gates == 1; ++d) gate[d] = gate[0];
-      kernel::gate_row<Arch>(line, n, gate);
+      return gate;
     }
   };
 };
+template <class T>
+head_gate_grad(tensor_view<T, 2>, tensor_view<T, 1>) -> head_gate_grad<T>;
 template <class T, class U>
 head_gate(tensor_view<T, 2>, tensor_view<U, 1>) -> head_gate<std::remove_const_t<T>>;
 
