@@ -47,21 +47,33 @@ void pass_tokens(const T* minus_w, index ldw, const T* beta, index begin, index 
   }
 }
 
-// Numbers this small become 0. Long walks shrink queries and keys without end, and arithmetic with
-// subnormal numbers takes a hundred times as long; a logit loses 1e-30 |k| at most.
+// Numbers smaller than this share of what they started from become 0. Long walks shrink queries and
+// keys without end, and arithmetic with subnormal numbers, or with numbers whose products are,
+// takes several times as long. What a logit loses is far below the rounding of its row's other
+// logits.
 template <class T>
-inline constexpr T negligible = sizeof(T) == 4 ? T(0x1p-100) : T(0x1p-900);
+inline constexpr T dust = sizeof(T) == 4 ? T(0x1p-56) : T(0x1p-480);
 
+// to[i] = from[i], and 0 where it is smaller than `least`; n is a multiple of the width. from and
+// to may be the same. Nothing becomes 0 where `least` is NaN.
 template <class Arch, class T>
-HEED_INLINE vec<T, Arch> without_dust(const vec<T, Arch>& x) {
-  return xsimd::select(xsimd::abs(x) < vec<T, Arch>(negligible<T>), vec<T, Arch>(T(0)), x);
-}
-// to[i] = from[i], without dust; n is a multiple of the width. from and to may be the same.
-template <class Arch, class T>
-void copy_without_dust(const T* from, T* to, index n) {
+void copy_without_dust(const T* from, T* to, index n, T least) {
+  using v = vec<T, Arch>;
   for (index i = 0; i < n; i += width<T, Arch>) {
-    store_vec<Arch>(to + i, without_dust<Arch>(load_vec<Arch>(from + i)));
+    const v x = load_vec<Arch>(from + i);
+    store_vec<Arch>(to + i, xsimd::select(xsimd::abs(x) < v(least), v(T(0)), x));
   }
+}
+// The `least` of n numbers as they start; n is a multiple of the width.
+template <class Arch, class T>
+T dust_of(const T* from, index n) {
+  using v = vec<T, Arch>;
+  v most(T(0));
+  for (index i = 0; i < n; i += width<T, Arch>) {
+    most = larger(most, xsimd::abs(load_vec<Arch>(from + i)));
+  }
+  const T largest = largest_lane(most);
+  return largest <= (std::numeric_limits<T>::max)() ? largest * dust<T> : T(0);
 }
 
 // One chunk's stored arrays.
@@ -139,7 +151,7 @@ bool solved_is_finite(const chunk_shape<T, Arch>& shape, const T* solved) {
 // The chunk's keys at its end, as packed columns: K^T - W^T M.
 template <class T, class Arch>
 void carry_to_chunk_end(const chunk_shape<T, Arch>& shape, const chunk_data<T>& chunk, T* ends) {
-  constexpr index strip = shape.strip;
+  constexpr index strip = strip_width<T, Arch>;
   constexpr index group = strip / 2;
   for (index n = 0; n < shape.columns_size(); ++n) ends[n] = chunk.keys[n];
   for (index j = 0; j < shape.tokens; j += group) {

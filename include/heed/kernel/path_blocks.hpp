@@ -120,6 +120,7 @@ class path_block_builder {
     square_ = scratch.take<T>(shape_.tokens * shape_.padded_tokens());
     matrix_ = scratch.take<T>(shape_.matrix_size());
     spare_ = scratch.take<T>(shape_.matrix_size());
+    dust_ = scratch.take<T>(layout.chunks());
   }
 
   void build(index block) {
@@ -141,6 +142,8 @@ class path_block_builder {
     return {head_ + layout_.keys(c), head_ + layout_.minus_w(c), head_ + layout_.solved(c)};
   }
 
+  T& dust_of_chunk(index c) const noexcept { return dust_[c % layout_.chunks()]; }
+
   void load(index c) {
     const index Dp = shape_.padded_D(), start = c * shape_.tokens, end = start + shape_.tokens;
     const index from = (std::max)(start, reach_.first), to = (std::min)(end, reach_.last);
@@ -152,6 +155,7 @@ class path_block_builder {
       tokens_.keys(from, to, key_rows_ + (from - start) * Dp, Dp);
       pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.keys);
     }
+    dust_of_chunk(c) = dust_of<Arch>(chunk.keys, shape_.columns_size());
     // The path of the oldest visible key leaves out that key's own transformation.
     const index crossed = (std::max)(from, (std::min)(to, reach_.first + 1));
     if (crossed != start || to != end) {
@@ -209,23 +213,27 @@ class path_block_builder {
       }
     }
     if (right_begin * shape_.tokens > reach_.first) {
-      copy_without_dust<Arch>(matrix_, head_ + node.matrix, shape_.matrix_size());
+      copy_without_dust<Arch>(matrix_, head_ + node.matrix, shape_.matrix_size(), dust<T>);
     }
-    if (node.level < layout_.levels) {
-      copy_without_dust<Arch>(head_ + layout_.ends(right_begin), head_ + node.keys,
-                              (c + 1 - right_begin) * shape_.columns_size());
+    if (node.level == layout_.levels) return;
+    for (index n = right_begin; n <= c; ++n) {
+      copy_without_dust<Arch>(head_ + layout_.ends(n),
+                              head_ + node.keys + (n - right_begin) * shape_.columns_size(),
+                              shape_.columns_size(), dust_of_chunk(n));
     }
   }
   // The keys of a left child move on to the end of its sibling, whose matrix is at hand.
   void carry(const typename path_layout<T, Arch>::node& left, bool to_block_end) {
     constexpr index strip = strip_width<T, Arch>;
-    const index step = shape_.D * strip;
-    const T* from = head_ + left.keys;
-    T* to = head_ + layout_.ends(left.first_chunk);
-    const index size = (index{1} << left.level) * shape_.columns_size();
-    for (index n = 0; n < size; n += step) {
-      multiply(matrix_, from + n, strip, to + n, strip);
-      if (to_block_end) copy_without_dust<Arch>(to + n, to + n, step);
+    const index size = shape_.columns_size();
+    for (index n = 0; n < index{1} << left.level; ++n) {
+      const T* from = head_ + left.keys + n * size;
+      T* to = head_ + layout_.ends(left.first_chunk + n);
+      for (index at = 0; at < size; at += shape_.D * strip) {
+        multiply(matrix_, from + at, strip, to + at, strip);
+      }
+      if (!to_block_end) continue;
+      copy_without_dust<Arch>(to, to, size, dust_of_chunk(left.first_chunk + n));
     }
   }
   // to[D x cols] = matrix from[D x cols], both with row stride ld.
@@ -247,6 +255,7 @@ class path_block_builder {
   T* head_;
   bool* plain_;  // [all_chunks]
   T *key_rows_, *w_rows_, *beta_, *square_, *matrix_, *spare_;
+  T* dust_;  // [chunks of the block]: what counts as 0 among a chunk's keys
 };
 
 }  // namespace heed::inline HEED_ABI::kernel

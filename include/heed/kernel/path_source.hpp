@@ -156,6 +156,9 @@ class path_source {
         T* along = along_ + (g * count_ + a) * Cp;
         T* walked = walked_ + (g * count_ + a) * Dp;
         copy_rows<Arch>(q, D, index{1}, n, D, walked, Dp);
+        for (index r = 0; r < n; ++r) {
+          dust_[g * count_ + a + r] = dust_of<Arch>(walked + r * Dp, Dp);
+        }
         if (!plain(g, run.chunk)) {
           for (index r = 0; r < n; ++r) {
             pass_one_by_one(g, run.chunk, token(a + r) - start, walked + r * Dp, along + r * Cp);
@@ -195,8 +198,8 @@ class path_source {
       for (index g = 0; g < heads_; ++g) {
         T* q = walked_ + (g * count_ + begin) * Dp;
         product<Arch>(q, Dp, head(g) + matrix, Dp, moved_, Dp, rows, shape.D, shape.D, start::zero);
-        for (index n = 0; n < rows * Dp; n += width<T, Arch>) {
-          store_vec<Arch>(q + n, without_dust<Arch>(load_vec<Arch>(moved_ + n)));
+        for (index r = 0; r < rows; ++r) {
+          copy_without_dust<Arch>(moved_ + r * Dp, q + r * Dp, Dp, dust_[g * count_ + begin + r]);
         }
       }
     }
@@ -264,6 +267,7 @@ class path_source {
     T* along_ = nullptr;   // [heads][count][padded_tokens]
     T* walked_ = nullptr;  // [heads][count][padded_D]: queries at their run's edge
     T* moved_ = nullptr;   // [count][padded_D]
+    T* dust_ = nullptr;    // [heads][count]: what counts as 0 in a row's query
   };
 
   rows_type rows(const rows_context<T, Arch>& context, T* queries) const {
@@ -279,6 +283,7 @@ class path_source {
     r.along_ =
         context.memory.template take<T>(context.heads * context.count * shape.padded_tokens());
     r.walked_ = context.memory.template take<T>(context.heads * context.count * shape.padded_D());
+    r.dust_ = context.memory.template take<T>(context.heads * context.count);
     r.moved_ = context.memory.template take<T>(context.count * shape.padded_D());
     r.find_runs();
     for (index g = 0; g < context.heads; ++g) {
@@ -309,7 +314,8 @@ class path_source {
     }
     void transformations(index from, index to, T* minus_w, index ld, T* beta) const {
       const sequence& s = source.sequence_of();
-      const auto &w = source.path_.w, &b = source.path_.beta;
+      const auto& w = source.path_.w;
+      const auto& b = source.path_.beta;
       copy_rows<Arch>(w.pointer(s.batch, s.first_key + from, kv_head, index{0}), w.stride(1),
                       w.stride(3), to - from, source.layout_.chunk.D, minus_w, ld, T(-1));
       for (index t = from; t < to; ++t) beta[t - from] = b(s.batch, s.first_key + t, kv_head);
