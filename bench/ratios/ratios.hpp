@@ -27,6 +27,7 @@ void add_fox(std::vector<entry>& list);
 void add_path(std::vector<entry>& list);
 void add_cope(std::vector<entry>& list);
 void add_mta(std::vector<entry>& list);
+void add_backward(std::vector<entry>& list);
 
 enum class clock { thread, wall };
 double seconds(clock which);

@@ -26,6 +26,20 @@ struct grad_inputs {
   tensor_view<const T, 3> lse;
 };
 
+// As the forward sweep's. Where rows need no halo and nothing is left out, blocks twice as tall:
+// every block goes through all keys and the gradients of keys and values once. Taller strips, since
+// a strip is what four of the five products take at a time.
+template <class T, class List>
+block_sizes choose_reverse_sizes(const List& list, const problem& p, const tuning& wish) {
+  block_sizes sizes = choose_sizes<T>(list, p, wish);
+  const bool halo = list.logits_reach.rows_above + list.probs_reach.rows_above > 0;
+  if (wish.rows == 0 && !halo && list.heads_mixed == 1 && !(list.prune.tolerance > 0)) {
+    sizes.rows *= 2;
+  }
+  sizes.strip *= 2;
+  return sizes;
+}
+
 // One call: gradient owners as tasks, each with its row blocks in order.
 template <class T, class Arch, class All>
 class reverse_call {
@@ -56,7 +70,7 @@ class reverse_call {
         memory_(memory),
         panel_heads_(list_.heads_mixed),
         owner_heads_(std::lcm(list_.heads_mixed, std::max<index>(1, p.group()))),
-        sizes_(choose_sizes<T>(list_, p, options.tuning)) {}
+        sizes_(choose_reverse_sizes<T>(list_, p, options.tuning)) {}
 
   void run() {
     memory_.prepare_workers(options_.executor.workers());

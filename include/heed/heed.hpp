@@ -3,6 +3,7 @@
 #pragma once
 
 #include "heed/attend.hpp"
+#include "heed/attend_grad.hpp"
 #include "heed/config.hpp"
 #include "heed/mask.hpp"
 #include "heed/mechanisms/alibi.hpp"

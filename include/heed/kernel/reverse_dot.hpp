@@ -61,8 +61,13 @@ void add_product_transposed(bool careful, const T* a, index lda, const T* b, ind
                             index ldc, index rows, index cols, index depth) {
   if (careful) {
     product_of_weights(a, index{1}, lda, b, ldb, c, ldc, rows, cols, depth);
-  } else {
-    product_transposed<Arch>(a, lda, b, ldb, c, ldc, rows, cols, depth, start::add);
+    return;
+  }
+  // As many rows of B at a time as fit into the first-level cache beside A.
+  constexpr index step = 60;
+  for (index k = 0; k < depth; k += step) {
+    product_transposed<Arch>(a + k * lda, lda, b + k * ldb, ldb, c, ldc, rows, cols,
+                             (std::min)(step, depth - k), start::add);
   }
 }
 
@@ -131,14 +136,9 @@ class dot_gradient {
   }
 
  private:
-  // Keys as rows: where they lie, or copied behind the input stages.
+  // Keys as rows, behind the input stages. Copied even where they could be read in place: rows far
+  // apart would fall into few sets of the cache.
   void take_rows(workspace& memory) {
-    const auto& k = loader_->context.inputs.k;
-    if (Loader::plain && k.stride(3) == 1 && D_ == ld_) {
-      keys_ = {S_ == 0 ? nullptr : const_cast<T*>(loader_->raw(kv_head_, 0)), k.stride(2),
-               k.stride(1)};
-      return;
-    }
     keys_ = {memory.take<T>(kv_heads_ * S_ * ld_), S_ * ld_, ld_};
     for (index head = 0; head < kv_heads_ && S_ > 0; ++head) {
       loader_->load(kv_head_ + head, 0, S_, keys_.row(head, 0), ld_);
