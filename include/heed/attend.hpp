@@ -30,8 +30,9 @@ block_sizes choose_sizes(const List& list, const problem& p, const tuning& wish)
   index keys = list.heads_mixed * static_cast<index>(sizeof(T)) > 8 * 4 ? 64 : 128;
   if (wish.panel > 0) keys = wish.panel;
   const index a_row = list.heads_mixed * (keys + aside + p.D + p.Dv);
-  constexpr index strip = 2 * rows_per_tile;
-  index rows = std::clamp(budget / a_row - halo, 2 * strip, halo > 0 ? 20 * strip : 10 * strip);
+  // Four tiles of rows read a strip of keys or values while it is in the first-level cache.
+  constexpr index strip = 4 * rows_per_tile;
+  index rows = std::clamp(budget / a_row - halo, strip, halo > 0 ? 10 * strip : 8 * strip);
   rows = rows / strip * strip;
   if (wish.rows > 0) rows = wish.rows;
   return {rows, keys, strip};
@@ -125,10 +126,10 @@ class forward_call {
       const index panels = unit_heads_ / panel_heads_;
       source_type& source = *std::construct_at(
           sources + (n - first),
-          list_.scores.source(source_context<T, Arch>{plans[at].context, head / problem_.group(),
-                                                      kv_heads(), row_blocks * panels <= 1,
-                                                      wants_norms(list_)},
-                              loaders[at]));
+          list_.scores.source(
+              source_context<T, Arch>{plans[at].context, head / problem_.group(), kv_heads(),
+                                      row_blocks * panels <= 1, wants_norms(list_)},
+              loaders[at]));
       source.take(memory_);
       tasks += row_blocks * panels;
       std::construct_at(
@@ -150,7 +151,7 @@ class forward_call {
   index kv_heads() const noexcept { return unit_heads_ / std::max<index>(1, problem_.group()); }
   std::size_t unit_bytes(index n) const {
     const sequence s = sequence_at(problem_, options_.mask, n);
-    const index values = values_as_they_are() ? 0 : kv_heads() * s.S * problem_.Dv;
+    const index values = values_as_they_are(s) ? 0 : kv_heads() * s.S * value_row();
     return source_type::bytes(list_.scores, problem_, s, kv_heads()) +
            static_cast<std::size_t>(values) * sizeof(T);
   }
@@ -166,16 +167,19 @@ class forward_call {
         .run();
   }
 
-  // Values whose rows are whole vectors side by side are read where they lie.
-  bool values_as_they_are() const noexcept {
-    return inputs_.v.stride(3) == 1 && problem_.Dv % width<T, Arch> == 0;
+  // Values are read where they lie when their rows are whole vectors and either follow one another
+  // in memory or are read only once. Rows that lie far apart, such as those of one head among many,
+  // fall into a few sets of the caches and on a page each.
+  bool values_as_they_are(const sequence& s) const noexcept {
+    if (inputs_.v.stride(3) != 1 || problem_.Dv % width<T, Arch> != 0) return false;
+    return inputs_.v.stride(1) == problem_.Dv || s.T <= sizes_.rows;
   }
   index value_row() const noexcept {
     return (problem_.Dv + width<T, Arch> - 1) / width<T, Arch> * width<T, Arch>;
   }
   value_rows<T> take_values(const sequence& s, index head) const {
     if (problem_.Dv == 0) return {};
-    if (values_as_they_are()) {
+    if (values_as_they_are(s)) {
       return {inputs_.v.pointer(s.batch, s.first_key, head / problem_.group(), index{0}),
               inputs_.v.stride(2), inputs_.v.stride(1)};
     }
@@ -184,14 +188,14 @@ class forward_call {
 
   // Packs keys, and values where they need it, in parallel.
   void prepare(const station* stations, index count) {
+    const auto tasks_of = [&](const station& at) {
+      return at.u.source.tasks() + value_tasks(at.u.visible.s);
+    };
     index tasks = 0;
-    for (index n = 0; n < count; ++n) tasks += stations[n].u.source.tasks() + value_tasks();
+    for (index n = 0; n < count; ++n) tasks += tasks_of(stations[n]);
     const auto work = [&](index task, index worker) {
       const station* at = stations;
-      while (task >= at->u.source.tasks() + value_tasks()) {
-        task -= at->u.source.tasks() + value_tasks();
-        ++at;
-      }
+      for (; task >= tasks_of(*at); ++at) task -= tasks_of(*at);
       if (task < at->u.source.tasks()) {
         at->u.source.prepare(task, memory_.worker(worker));
       } else {
@@ -203,8 +207,8 @@ class forward_call {
       for (index n = 0; n < count; ++n) stations[n].u.source.seal();
     }
   }
-  index value_tasks() const noexcept {
-    return values_as_they_are() || problem_.Dv == 0 ? 0 : kv_heads();
+  index value_tasks(const sequence& s) const noexcept {
+    return values_as_they_are(s) || problem_.Dv == 0 ? 0 : kv_heads();
   }
   void pack_values(const unit_type& u, index kv) const {
     const sequence& s = u.visible.s;

@@ -539,12 +539,12 @@ class row_block {
 
   bool finite() const noexcept {
     for (index g = 0; g < heads_; ++g) {
-      for (index r = first_row(0); r < count_; ++r) {
-        const T* line = out_ + (g * count_ + r) * ldo_;
-        T sum = 0;
-        for (index d = 0; d < Dv(); ++d) sum += line[d] * 0;
-        if (!(sum == 0)) return false;
+      const T* lines = out_ + (g * count_ + first_row(0)) * ldo_;
+      vec<T, Arch> sum(T(0));  // 0 times what is finite
+      for (index n = 0; n < (count_ - first_row(0)) * ldo_; n += W) {
+        sum = xsimd::fma(load_vec<Arch>(lines + n), vec<T, Arch>(T(0)), sum);
       }
+      if (!(sum_lanes(sum) == 0)) return false;
     }
     return true;
   }
