@@ -197,21 +197,39 @@ struct head_gate {
     // dweight += du x^T, dbias += du
     void output_grad(index, index, const U* line, U* gradient, const sums_type& to,
                      workspace& scratch) const {
+      if (gates == 1) {
+        single_gate_grad(line, gradient, to);
+        return;
+      }
       const workspace::scope taken(scratch);
       U* du = gates_of(line, scratch);
       kernel::gate_row_backward<Arch>(line, n, du, gradient);
-      for (index d = 1; d < n && gates == 1; ++d) du[0] += du[d];
       for (index d = 0; d < n; ++d) gradient[d] += kernel::dot_row(columns + d * ld, du, gates);
-      for (index g = 0; g < gates && n > 0; ++g) {
-        const auto one = static_cast<double>(du[g]);
-        if (to.bias != nullptr) to.bias[g] += one;
-        for (index d = 0; d < n && to.weight != nullptr; ++d) {
-          to.weight[g * n + d] += one * static_cast<double>(line[d]);
-        }
-      }
+      for (index g = 0; g < gates; ++g) add_weights(g, static_cast<double>(du[g]), line, to);
     }
 
    private:
+    // With one gate for the whole head, in double: its bias sums what nearly cancels.
+    void single_gate_grad(const U* line, U* gradient, const sums_type& to) const {
+      double u = static_cast<double>(start[0]), product = 0;
+      for (index d = 0; d < n; ++d) {
+        const auto x = static_cast<double>(line[d]);
+        u += static_cast<double>(columns[d * ld]) * x;
+        product += static_cast<double>(gradient[d]) * x;
+      }
+      const double open = 1 / (1 + std::exp(-u)), du = product * open * (1 - open);
+      for (index d = 0; d < n; ++d) {
+        gradient[d] = static_cast<U>(open * static_cast<double>(gradient[d]) +
+                                     du * static_cast<double>(columns[d * ld]));
+      }
+      add_weights(0, du, line, to);
+    }
+    void add_weights(index g, double du, const U* line, const sums_type& to) const {
+      if (to.bias != nullptr) to.bias[g] += du;
+      for (index d = 0; d < n && to.weight != nullptr; ++d) {
+        to.weight[g * n + d] += du * static_cast<double>(line[d]);
+      }
+    }
     // What the sigmoid of every component reads.
     U* gates_of(const U* line, workspace& scratch) const {
       U* gate = scratch.take<U>((std::max)(ld, kernel::round_up(n, kernel::width<U, Arch>)));
