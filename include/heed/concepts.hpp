@@ -88,9 +88,10 @@ constexpr bool lists(hook all, hook one) noexcept {
 // forward must have it, and none may read beside its element.
 
 // constant_from_here(g, row, T& sum): whether forward would add the same number to every older
-// logit of the row from here on, and adds that number to sum. Where it holds for every stage of
-// place logits that has forward, and for all rows that go down the pipeline together, the sweep
-// moves the softmax's state of these rows instead, once, and calls forward for them no more.
+// logit of the row from here on, and change no carry, and adds that number to sum. Where it holds
+// for every stage of place logits that has forward, and for all rows that go down the pipeline
+// together, the sweep moves the softmax's state of these rows instead, once, and calls forward for
+// them no more.
 
 // What of a row may be left out by the sweep: keys, oldest first, whose weight is negligible.
 struct pruning {

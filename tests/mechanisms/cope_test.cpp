@@ -48,7 +48,7 @@ TEMPLATE_TEST_CASE("cope equals the reference over several row blocks and panels
   }
 }
 
-TEST_CASE("cope: the caller's scale is that of the logits; separate gates have their own") {
+TEST_CASE("cope: the caller's scale is that of the logits and of separate gates") {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     random_problem p(seed, {.values_like_keys = true});
     const cope_parameters m(p);

@@ -166,12 +166,18 @@ HEED_INLINE vec<T, Arch> look_up(const T* table, index block, const vec<integer_
   }
 }
 
+// Nothing is kept for a way back.
+struct no_record {
+  static constexpr bool wanted = false;
+  no_record from(index) const noexcept { return {}; }
+};
+
 // x[c] += what the table holds at the positions of N vectors of columns, and counts their gates.
 // With Partial only the first `used` lanes of the last vector count.
-template <int N, bool Partial, class T, class Arch>
+template <int N, bool Partial, class T, class Arch, class Record>
 HEED_INLINE void add_at_positions(T* x, const T* gates, index used,
-                                  const position_table<T, Arch>& table,
-                                  gate_count<T, Arch>& count) {
+                                  const position_table<T, Arch>& table, gate_count<T, Arch>& count,
+                                  const Record& record) {
   using v = vec<T, Arch>;
   constexpr index w = width<T, Arch>;
   v p[N];
@@ -181,6 +187,11 @@ HEED_INLINE void add_at_positions(T* x, const T* gates, index used,
   if constexpr (Partial) {
     const auto counts = lane_numbers<Arch, T>() < v(static_cast<T>(used));
     p[N - 1] = xsimd::select(counts, p[N - 1], v(T(0)));
+  }
+  if constexpr (Record::wanted) {
+    unroll<N>([&](auto i) HEED_INLINE_LAMBDA {
+      store_vec<Arch>(record.gate_slope + i * w, p[i] * (v(T(1)) - p[i]));
+    });
   }
   sum_from_above(p);
   T c = count.part;
@@ -198,6 +209,16 @@ HEED_INLINE void add_at_positions(T* x, const T* gates, index used,
     const v rise = look_up<T, Arch>(table.rise + count.base, block[i], at);
     const v above = p[i] - xsimd::to_float(at);
     store_vec<Arch>(x + i * w, xsimd::fma(above, rise, load_vec<Arch>(x + i * w) + z));
+    if constexpr (Record::wanted) {
+      const v end(static_cast<T>(record.limit - count.base));
+      const v within = xsimd::select(p[i] < end, p[i], end);  // NaN: the end
+      const vec<integer_of<T>, Arch> entry = xsimd::to_int(within);
+      const v part = within - xsimd::to_float(entry);
+      store_vec<Arch>(record.slope + i * w, xsimd::select(part == v(T(0)), v(T(0)), rise));
+      store_vec<Arch>(record.above + i * w, part);
+      (entry + vec<integer_of<T>, Arch>(static_cast<integer_of<T>>(count.base)))
+          .store_unaligned(record.entry + i * w);
+    }
   });
   count.set(c);
 }
@@ -214,26 +235,27 @@ HEED_INLINE void add_constant(T* x, index n, T value) {
 // Columns [0, n) of one row, the newest last: counts sigmoid(gates[c]) on from `count` and adds the
 // table's value at each column's position to x[c]. gates may be x. Reads and writes whole vectors;
 // what gates hold from n on does not matter. Once the count is `limit`, the table's last entry,
-// gates are not read.
-template <class T, class Arch>
+// gates are not read. What the way back reads is kept in a position_record.
+template <class T, class Arch, class Record = no_record>
 HEED_INLINE void add_positions(T* x, const T* gates, index n, const position_table<T, Arch>& table,
-                               index limit, gate_count<T, Arch>& kept) {
+                               index limit, gate_count<T, Arch>& kept, const Record& record = {}) {
   constexpr index w = width<T, Arch>;
   gate_count<T, Arch> count = kept;
   if (const index used = n % w; used != 0 && !count.reached(limit)) {
     n -= used;
-    add_at_positions<1, true>(x + n, gates + n, used, table, count);
+    add_at_positions<1, true>(x + n, gates + n, used, table, count, record.from(n));
   }
   while (n > 0 && !count.reached(limit)) {
     if (n >= 4 * w) {
       n -= 4 * w;
-      add_at_positions<4, false>(x + n, gates + n, w, table, count);
+      add_at_positions<4, false>(x + n, gates + n, w, table, count, record.from(n));
     } else {
       n -= w;
-      add_at_positions<1, false>(x + n, gates + n, w, table, count);
+      add_at_positions<1, false>(x + n, gates + n, w, table, count, record.from(n));
     }
   }
   kept = count;
+  if constexpr (Record::wanted) *record.constant = n;
   add_constant<Arch>(x, n, table.value[limit]);
 }
 

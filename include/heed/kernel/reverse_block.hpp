@@ -287,12 +287,35 @@ class reverse_block : row_block<T, Arch, List, Source> {
       carries_.save(all_carries(list(), m), n);
       if (in_logits && !skipped(p)) {
         base::enter(m.source, m.logits, m.probs, p.begin, p.end);
-        for (index a = 0; a < base::count_; a += height()) forward_strip(m, p, a, in_probs);
+        for (index a = 0; a < base::count_; a += height()) {
+          if (in_probs || !at_rest(m, a)) forward_strip(m, p, a, in_probs);
+        }
       }
       base::advance(m.source, m.logits, m.probs, p.begin, p.end);
       edge = p.begin;
     }
     any_carries_ = true;
+  }
+  // Whether forward changes no carry of rows [a, a + height) any more.
+  bool at_rest(const moving& m, index a) const {
+    bool all = true;
+    for_each_pair(list().logits, m.logits, [&](const auto& stage, const auto& rows) {
+      using Stage = std::remove_cvref_t<decltype(stage)>;
+      if constexpr (has_hook<Stage>(hook::forward_carries)) {
+        if (!is_active(stage)) return;
+        if constexpr (has_hook<Stage>(hook::constant_from_here)) {
+          T sum = 0;
+          for (index g = 0; g < base::heads_; ++g) {
+            for (index r = a; r < (std::min)(base::count_, a + height()); ++r) {
+              all = all && rows.constant_from_here(g, r, sum);
+            }
+          }
+        } else {
+          all = false;
+        }
+      }
+    });
+    return all;
   }
   bool skipped(const key_range& p) const noexcept {
     return base::u_.visible.has_view() && !base::looks_aside() &&

@@ -7,10 +7,11 @@
 //
 // q is the caller's, before RoPE and PaTH, and z is not scaled. Gates from the keys read the logit
 // that reaches CoPE, x_ij = L_ij; gates from separate keys u or from the values are
-// x_ij = <q_i, u_j> / sqrt(D). Without causality the sum runs over all newer keys, too.
+// x_ij = scale <q_i, u_j>. Without causality the sum runs over all newer keys, too.
 // At a whole number p the value is z_ip; entry npos is never read. A row whose count has reached
 // npos - 1 is saturated: its older keys get the constant z_i,npos-1 and their gates are not read.
 //
+// Backward: slope 0 at whole positions and where the count has reached npos - 1.
 // Cost: npos products of length D per row and head; per score a sigmoid, a prefix sum and two table
 // look-ups until the row is saturated, then one addition; one more product for gates that are not
 // from the keys. Memory: 2 npos numbers per row of a row block; S x D for packed gate keys.
@@ -22,7 +23,9 @@
 #include "heed/kernel/contexts.hpp"
 #include "heed/kernel/pack.hpp"
 #include "heed/kernel/panel.hpp"
+#include "heed/kernel/position_gradients.hpp"
 #include "heed/kernel/positions.hpp"
+#include "heed/kernel/reverse.hpp"
 
 namespace heed::inline HEED_ABI {
 
@@ -33,6 +36,22 @@ enum class cope_scale { divided, undivided };
 // Where the gates come from; values need Dv = D.
 enum class cope_gates { keys, separate_keys, values };
 
+// The gradient of an embedding: of one table [D, npos] for all heads, or of [1|Hq, D, npos].
+template <class T>
+struct cope_table : tensor_view<T, 3> {
+  cope_table() = default;
+  cope_table(const tensor_view<T, 3>& per_head) : tensor_view<T, 3>(per_head) {}
+  cope_table(const tensor_view<T, 2>& shared)
+      : tensor_view<T, 3>(
+            shared.data(), {1, shared.extent(0), shared.extent(1)},
+            {shared.extent(0) * shared.stride(0), shared.stride(0), shared.stride(1)}) {}
+};
+template <class T>
+struct cope_grad {
+  cope_table<T> embedding = {};
+  tensor_view<T, 4> gate_keys = {};  // [B, S, Hkv, D]
+};
+
 template <class T>
 struct cope {
   tensor_view<const T, 3> embedding = {};  // [1|Hq, D, npos]
@@ -42,7 +61,11 @@ struct cope {
 
   static constexpr place where = place::logits;
   static constexpr hook hooks = hook::check | hook::geometry | hook::plan | hook::rows |
-                                hook::forward | hook::constant_from_here;
+                                hook::forward | hook::constant_from_here | hook::gradients |
+                                hook::sums | hook::carries | hook::forward_carries |
+                                hook::begin_backward | hook::backward | hook::retreat |
+                                hook::end_backward;
+  using gradient_type = cope_grad<T>;
 
   cope() = default;
   cope(const tensor_view<const T, 3>& per_head, cope_scale s = cope_scale::divided,
@@ -83,6 +106,16 @@ struct cope {
     return g;
   }
 
+  template <class F>
+  void gradients(const cope_grad<T>& d, const F& f) const {
+    f("cope.embedding", tensor_view<T, 3>(d.embedding), embedding);
+    f("cope.gate_keys", d.gate_keys, gate_keys);
+  }
+  template <class Arch>
+  auto sums(const cope_grad<T>& d, const owner_context<T, Arch>& c) const {
+    return sums_type(d, (std::min)(embedding.extent(2), c.sequence.S + 1), c);
+  }
+
   template <class Arch>
   auto plan(const plan_context<T, Arch>& c) const {
     // A row counts at most S: of a longer table the rest is never reached.
@@ -99,6 +132,9 @@ struct cope {
   }
 
  private:
+  T factor(const problem& p) const noexcept {
+    return scale == cope_scale::divided ? static_cast<T>(p.scale) : T(1);
+  }
   // The first `entries` columns of each head's table, in whole vectors.
   template <class Arch>
   tensor_view<const T, 3> copy_table(index entries, workspace& memory) const {
@@ -124,18 +160,76 @@ struct cope {
     return packed;
   }
 
+  // What one gradient owner adds up.
+  struct sums_type {
+    cope_grad<T> to;
+    index batch, first_key, S, head, heads, kv_head, kv_heads, entries;
+    head_rows<T> table;      // [1|heads][entries][D]
+    head_rows<T> gate_keys;  // [kv_heads][S][D]
+
+    sums_type() = default;
+    template <class Arch>
+    sums_type(const cope_grad<T>& d, index n, const owner_context<T, Arch>& c)
+        : to(d),
+          batch(c.sequence.batch),
+          first_key(c.sequence.first_key),
+          S(c.sequence.S),
+          head(c.head),
+          heads(d.embedding.extent(0) == 1 ? 1 : c.heads),
+          kv_head(c.head / (std::max)(index{1}, c.problem.group())),
+          kv_heads(c.heads / (std::max)(index{1}, c.problem.group())),
+          entries(n) {
+      const index ld = kernel::round_up(c.problem.D, kernel::width<T, Arch>);
+      if (d.embedding.data() != nullptr) table = zeros(heads, n, ld, c.memory);
+      if (heads == 1) table.head_stride = 0;
+      if (d.gate_keys.data() != nullptr) gate_keys = zeros(kv_heads, S, ld, c.memory);
+    }
+    void reduce() const {
+      for (index h = 0; h < heads && table.data != nullptr; ++h) {
+        const index at = to.embedding.extent(0) == 1 ? 0 : head + h;
+        for (index n = 0; n < entries; ++n) {
+          for (index d = 0; d < to.embedding.extent(1); ++d) {
+            to.embedding(at, d, n) += table.row(h, n)[d];
+          }
+        }
+      }
+      for (index h = 0; h < kv_heads && gate_keys.data != nullptr; ++h) {
+        for (index j = 0; j < S; ++j) {
+          for (index d = 0; d < to.gate_keys.extent(3); ++d) {
+            to.gate_keys(batch, first_key + j, kv_head + h, d) += gate_keys.row(h, j)[d];
+          }
+        }
+      }
+    }
+
+   private:
+    static head_rows<T> zeros(index n, index rows, index ld, workspace& memory) {
+      T* data = memory.take<T>(n * rows * ld);
+      for (index i = 0; i < n * rows * ld; ++i) data[i] = T(0);
+      return {data, rows * ld, ld};
+    }
+  };
   template <class Arch>
   struct rows_type {
     using table_type = kernel::position_table<T, Arch>;
 
+    cope m;
+    tensor_view<const T, 3> embedding;    // rows in whole vectors
     const T* tables;                      // [heads][count] lines: value, then rise
     kernel::gate_count<T, Arch>* counts;  // [heads][count]
-    index count, limit;
+    index heads, count, limit;
     // For gates that are not from the keys.
-    const T* queries = nullptr;    // [heads][count][D]: q / sqrt(D)
+    const T* queries = nullptr;    // [heads][count][D]: scale q
     const T* gate_keys = nullptr;  // [Hkv][gate_size]
     index gate_size = 0, group = 1, D = 0;
     workspace* scratch = nullptr;
+    // In the reverse sweep.
+    T* positions = nullptr;  // [heads][count]: sum of the older positions' gradients
+    kernel::position_records<T, Arch> records = {};  // [heads][rows of a strip]
+    kernel::table_gradient<T, Arch> dtable = {};
+    kernel::gate_gradient<T, Arch> dgates = {};
+
+    void carries(const auto& visit) const { visit(counts, heads * count); }
 
     // L_ij <- L_ij + z_i at p_ij
     void forward(const panel<T, Arch>& p) const {
@@ -149,6 +243,44 @@ struct cope {
       }
       p.hide(logits, -std::numeric_limits<T>::infinity());
       add(p, logits);
+    }
+    void begin_backward(const reverse_context<T, Arch>& c, const sums_type& sums) {
+      positions = c.memory.template take<T>(heads * count);
+      for (index n = 0; n < heads * count; ++n) positions[n] = T(0);
+      records.take(heads * count, c.rows.panel, limit, c.memory);
+      head_rows<T> table = sums.table;
+      if (table.data != nullptr) table.data = table.row(c.rows.head - sums.head, 0);
+      dtable.take(c.rows, embedding, limit + 1, m.factor(c.rows.problem), table, c.memory);
+      if (queries == nullptr) return;
+      const bool values = m.gates == cope_gates::values;
+      dgates.take(c.rows, values ? c.rows.inputs.v : m.gate_keys, queries,
+                  static_cast<T>(c.rows.problem.scale), values ? c.values : sums.gate_keys,
+                  c.kv_head, c.memory);
+    }
+    // add: dz_i at p_ij += dL_ij, dp_ij = dL_ij (slope of z_i at p_ij),
+    //      dG_is = sum over j <= s of dp_ij, dx_is = dG_is G_is (1 - G_is)
+    void backward(const reverse_panel<T, Arch>& p) {
+      index first = p.last;
+      for (index g = 0; g < p.heads; ++g) {
+        for (index r = p.begin; r < p.end; ++r) {
+          const kernel::position_record<T> record = records.line(g * count + r - p.origin);
+          T* dl = p.line(g, r) + p.first;
+          T* dx = queries == nullptr ? dl : dgates.line(g, r) + p.first;
+          kernel::add_positions_backward<T, Arch>(dl, dx, p.last - p.first, record,
+                                                  positions[g * count + r], dtable.pairs(g, r));
+          first = (std::min)(first, p.first + *record.constant);
+        }
+      }
+      if (queries != nullptr) dgates.note(p, first);
+    }
+    // gate_logits: dq_i += scale sum over j of dx_ij u_j,  du_j += scale sum over i of dx_ij q_i
+    void retreat(index, index) {
+      if (queries != nullptr) dgates.retreat();
+    }
+    // make_tables, gate_logits
+    void end_backward(const head_rows<T>& dq) const {
+      dtable.finish(dq);
+      if (queries != nullptr) dgates.finish(dq);
     }
     // Where row r of head g is saturated: z_i,npos-1.
     bool constant_from_here(index g, index r, T& sum) const {
@@ -165,7 +297,7 @@ struct cope {
       }
       return all;
     }
-    // Rows [begin, end) of x_ij = <q_i, u_j> / sqrt(D), laid out like the panel.
+    // Rows [begin, end) of x_ij = scale <q_i, u_j>, laid out like the panel.
     void gate_logits(const panel<T, Arch>& p, index g, T* to) const {
       constexpr index strip = kernel::strip_width<T, Arch>;
       const T* keys = gate_keys + (p.head + g) / group * gate_size;
@@ -184,10 +316,16 @@ struct cope {
         for (index r = p.begin; r < p.end; ++r) {
           const T* line = tables + (g * count + r) * 2 * size;
           T* x = p.line(g, r) + p.first;
-          kernel::add_positions<T, Arch>(
-              x, logits + (x - p.data), p.last - p.first,
-              table_type{line, line + size, table_type::last_block_of(limit + 1)}, limit,
-              counts[g * count + r]);
+          const table_type table{line, line + size, table_type::last_block_of(limit + 1)};
+          const auto go = [&](const auto& record) HEED_INLINE_LAMBDA {
+            kernel::add_positions<T, Arch>(x, logits + (x - p.data), p.last - p.first, table, limit,
+                                           counts[g * count + r], record);
+          };
+          if (positions == nullptr) {
+            go(kernel::no_record{});
+          } else {
+            go(records.line(g * count + r - p.origin));
+          }
         }
       }
     }
@@ -208,10 +346,10 @@ struct cope {
       T* tables = c.memory.template take<T>(c.heads * c.count * line);
       auto* counts = c.memory.template take<kernel::gate_count<T, Arch>>(c.heads * c.count);
       for (index r = 0; r < c.heads * c.count; ++r) counts[r] = {};
-      rows_type<Arch> rows{tables, counts, c.count, n - 1};
+      rows_type<Arch> rows{m, table, tables, counts, c.heads, c.count, n - 1};
       if (gate_keys != nullptr) {
         T* queries = c.memory.template take<T>(c.heads * c.count * D);
-        const T factor = T(1) / std::sqrt(static_cast<T>(D));
+        const T factor = static_cast<T>(c.problem.scale);
         for (index g = 0; g < c.heads; ++g) load(c, g, factor, queries + g * c.count * D);
         rows.queries = queries;
         rows.gate_keys = gate_keys;
@@ -222,9 +360,8 @@ struct cope {
       }
       const workspace::scope taken(c.memory);
       T* queries = c.memory.template take<T>(c.count * D);
-      const T factor = m.scale == cope_scale::divided ? static_cast<T>(c.problem.scale) : T(1);
       for (index g = 0; g < c.heads; ++g) {
-        load(c, g, factor, queries);
+        load(c, g, m.factor(c.problem), queries);
         make_tables(queries, c.head + g, c.count, n, tables + g * c.count * line);
       }
       return rows;

@@ -18,7 +18,6 @@ constexpr place reference_place(const cope<U>&) {
 // x_ij, what the gate of a visible key reads.
 template <class U, class T>
 T gate_logit(const cope<U>& m, const state<T>& s, index h, index i, index j) {
-  using std::sqrt;
   const index kv = s.kv_head(h), D = s.call.D;
   if (m.gates == cope_gates::keys) return s.entries(h, i, j);
   const T product = dot_query(s.caller_q, h, i, D, [&](index c) {
@@ -26,7 +25,7 @@ T gate_logit(const cope<U>& m, const state<T>& s, index h, index i, index j) {
                ? s.v(kv, j, c)
                : static_cast<T>(m.gate_keys(s.seq.batch, s.seq.first_key + j, kv, c));
   });
-  return product / sqrt(T(D));
+  return s.scale * product;
 }
 
 // z at a position p in [0, npos - 1], linear between its neighbours.
