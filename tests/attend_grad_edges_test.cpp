@@ -62,7 +62,48 @@ bool is_finite(const std::vector<float>& x) {
   return std::all_of(x.begin(), x.end(), [](float e) { return std::isfinite(e); });
 }
 
+// ALiBi that leaves keys out once it has made them small.
+struct pruned_alibi : heed::alibi {
+  static constexpr heed::hook hooks = heed::alibi::hooks | heed::hook::prunes;
+  double tolerance = 0;
+  heed::pruning prunes() const { return {tolerance, 0}; }
+};
+
 }  // namespace
+
+TEST_CASE("Gradients leave out the panels that the forward sweep leaves out") {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    heed_test::random_problem x(seed, {.longest = 5, .newer_keys = false});
+    const heed::index T = 90, heads = 2, D = 8;
+    auto q = x.tensor<4>({1, T, heads, D}), k = x.tensor<4>({1, T, 1, D}),
+         v = x.tensor<4>({1, T, 1, D});
+    const auto errors = [&](double tolerance) {
+      const std::array<double, 2> slopes{0.2, 0.15};
+      pruned_alibi decay;
+      decay.slopes = slopes;
+      decay.tolerance = tolerance;
+      double worst = 0, change = 0;
+      std::vector<double> exact(static_cast<std::size_t>(T * heads * D)), pruned = exact;
+      heed::attend(q.view<double>(), k.view<double>(), v.view<double>(),
+                   heed::tensor_view<double, 4>(exact.data(), {1, T, heads, D}),
+                   {.mask = heed::causal(), .tuning = {8, 8}}, heed::alibi{slopes});
+      heed::attend(q.view<double>(), k.view<double>(), v.view<double>(),
+                   heed::tensor_view<double, 4>(pruned.data(), {1, T, heads, D}),
+                   {.mask = heed::causal(), .tuning = {8, 8}}, decay);
+      for (std::size_t n = 0; n < exact.size(); ++n)
+        change = std::max(change, std::abs(exact[n] - pruned[n]));
+      for (const auto& [tensor, error] : heed::reference::gradient_check(
+               q.view<double>(), k.view<double>(), v.view<double>(),
+               {.mask = heed::causal(), .tuning = {8, 8}}, {.seed = seed}, decay)) {
+        worst = std::max(worst, error);
+      }
+      return std::pair(worst, change);
+    };
+    const auto [worst, change] = errors(0.2);
+    CHECK(change > 1e-4);  // something was left out
+    CHECK(worst < 1e-8);
+  }
+}
 
 TEST_CASE("Keys that no row sees get exactly 0, and what they hold reaches nobody") {
   const std::vector<std::int64_t> starts{2}, lengths{9};

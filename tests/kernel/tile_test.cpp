@@ -64,6 +64,32 @@ double product_error(heed::index rows, heed::index cols, heed::index depth, k::s
 
 }  // namespace
 
+TEMPLATE_TEST_CASE("product_transposed is product with A the other way round", "[kernel][product]",
+                   float, double) {
+  for (heed::index rows = 0; rows <= 14; ++rows) {
+    for (const heed::index cols : {1, 7, 16, 33, 64, 70}) {
+      for (const heed::index depth : {0, 1, 3, 4, 5, 9}) {
+        const heed::index ldc = k::round_up(cols, k::width<TestType, arch>) + 3, lda = rows + 2;
+        const auto a = random_numbers<TestType>(depth * lda + 1, 1);
+        const auto b = random_numbers<TestType>(depth * ldc + 1, 2);
+        std::vector<TestType> turned(static_cast<std::size_t>(rows * depth + 1));
+        for (heed::index r = 0; r < rows; ++r) {
+          for (heed::index d = 0; d < depth; ++d) {
+            at(turned, r * depth + d) = a[static_cast<std::size_t>(d * lda + r)];
+          }
+        }
+        auto c = random_numbers<TestType>(rows * ldc + 1, 3);
+        auto expected = c;
+        k::product<arch>(turned.data(), depth, b.data(), ldc, expected.data(), ldc, rows, cols,
+                         depth, k::start::add);
+        k::product_transposed<arch>(a.data(), lda, b.data(), ldc, c.data(), ldc, rows, cols, depth,
+                                    k::start::add);
+        REQUIRE(c == expected);
+      }
+    }
+  }
+}
+
 TEMPLATE_TEST_CASE("product equals plain loops for every small shape", "[kernel][product]", float,
                    double) {
   const k::start from = GENERATE(k::start::zero, k::start::add, k::start::row_bias);

@@ -2,67 +2,10 @@
 // which order, and what stages offer.
 #pragma once
 
-#include <array>
-#include <cstring>
-
-#include "heed/kernel/reverse_dot.hpp"
 #include "heed/kernel/reverse_softmax.hpp"
-#include "heed/kernel/sweep.hpp"
+#include "heed/kernel/reverse_unit.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
-
-// What the row blocks of one gradient owner share.
-template <class T, class Arch, class List, class Source, class Gradient>
-struct reverse_unit {
-  const unit<T, Arch, List, Source>& forward;
-  const Gradient& source;
-  sums_set<T, Arch, List>& sums;
-  tensor_view<const T, 4> out, dout;
-  tensor_view<const T, 3> lse, dlse;  // dlse may have no data
-  tensor_view<T, 4> dq;               // no data: not wanted
-  head_rows<const T> values;          // of each key/value head, packed by pack_columns
-  head_rows<T> dvalues;               // no data: not wanted
-  const bool* strange;                // [S / strange_keys]: a key or value there is not finite
-  bool logits_wanted;                 // a gradient of anything that acts through the logits
-
-  static constexpr index strange_keys = 64;
-};
-
-// Copies of carries, one set per panel.
-class carry_store {
- public:
-  // each(f) calls f(pointer, count) for every piece.
-  template <class Each>
-  void take(const Each& each, index panels, workspace& memory) {
-    size_ = 0;
-    each([&](auto* piece, index count) { size_ += static_cast<index>(sizeof(*piece)) * count; });
-    data_ = memory.take<std::byte>(size_ * panels);
-  }
-  template <class Each>
-  void save(const Each& each, index panel) const {
-    std::byte* at = data_ + size_ * panel;
-    each([&](auto* piece, index count) {
-      static_assert(std::is_trivially_copyable_v<std::remove_pointer_t<decltype(piece)>>,
-                    "heed: carries shows pieces that can be copied byte by byte");
-      const auto bytes = sizeof(*piece) * static_cast<std::size_t>(count);
-      if (bytes > 0) std::memcpy(at, piece, bytes);
-      at += bytes;
-    });
-  }
-  template <class Each>
-  void restore(const Each& each, index panel) const {
-    const std::byte* at = data_ + size_ * panel;
-    each([&](auto* piece, index count) {
-      const auto bytes = sizeof(*piece) * static_cast<std::size_t>(count);
-      if (bytes > 0) std::memcpy(piece, at, bytes);
-      at += bytes;
-    });
-  }
-
- private:
-  index size_ = 0;
-  std::byte* data_ = nullptr;
-};
 
 template <class T, class Arch, class List, class Source, class Gradient>
 class reverse_block : row_block<T, Arch, List, Source> {
@@ -162,6 +105,8 @@ class reverse_block : row_block<T, Arch, List, Source> {
     if (with_output && base::range_count_ > 0) {
       base::sweep_block(false);
       if (!base::finite()) base::sweep_block(true);
+    } else if (list().prune.tolerance > 0 && base::range_count_ > 0) {
+      base::sweep(pass::measure);  // says where the forward sweep ended
     }
     for (index g = 0; g < base::heads_; ++g) {
       for (index r = 0; r < base::count_; ++r) {
@@ -239,6 +184,7 @@ class reverse_block : row_block<T, Arch, List, Source> {
     base::keep_row_bias(m.logits);
     for (index n = 0; n < base::heads_ * base::count_; ++n) base::lse_[n] -= base::shift_[n];
     panels_ = base::list_panels(m.source);
+    if (list().prune.tolerance > 0) panels_ = panels_.first(base::swept_);
     for (index n = 0; n < base::heads_ * base::count_ * dqueries_.row_stride; ++n)
       dqueries_.data[n] = T(0);
     keep_carries(m);
@@ -287,35 +233,12 @@ class reverse_block : row_block<T, Arch, List, Source> {
       carries_.save(all_carries(list(), m), n);
       if (in_logits && !skipped(p)) {
         base::enter(m.source, m.logits, m.probs, p.begin, p.end);
-        for (index a = 0; a < base::count_; a += height()) {
-          if (in_probs || !at_rest(m, a)) forward_strip(m, p, a, in_probs);
-        }
+        for (index a = 0; a < base::count_; a += height()) forward_strip(m, p, a, in_probs);
       }
       base::advance(m.source, m.logits, m.probs, p.begin, p.end);
       edge = p.begin;
     }
     any_carries_ = true;
-  }
-  // Whether forward changes no carry of rows [a, a + height) any more.
-  bool at_rest(const moving& m, index a) const {
-    bool all = true;
-    for_each_pair(list().logits, m.logits, [&](const auto& stage, const auto& rows) {
-      using Stage = std::remove_cvref_t<decltype(stage)>;
-      if constexpr (has_hook<Stage>(hook::forward_carries)) {
-        if (!is_active(stage)) return;
-        if constexpr (has_hook<Stage>(hook::constant_from_here)) {
-          T sum = 0;
-          for (index g = 0; g < base::heads_; ++g) {
-            for (index r = a; r < (std::min)(base::count_, a + height()); ++r) {
-              all = all && rows.constant_from_here(g, r, sum);
-            }
-          }
-        } else {
-          all = false;
-        }
-      }
-    });
-    return all;
   }
   bool skipped(const key_range& p) const noexcept {
     return base::u_.visible.has_view() && !base::looks_aside() &&

@@ -204,6 +204,7 @@ class row_block {
         if (p.end < edge) advance(source, logits, probs, p.end, edge);
         sweep_panel(which, source, logits, probs, p.begin, p.end);
         edge = p.begin;
+        swept_ = n + 1;
         if (may_end_after(n)) break;
       }
     };
@@ -640,6 +641,7 @@ class row_block {
   index ld_ = 0, ldo_ = 0, head_stride_ = 0;
   key_range ranges_[2] = {};
   index range_count_ = 0;
+  std::size_t swept_ = 0;        // panels that the last sweep took
   seen_keys* strips_ = nullptr;  // where strips go down the pipeline one by one
   row_bounds* bounds_ = nullptr;
   bool* settled_ = nullptr;  // of a strip's first row: its stages are part of shift_ by now
