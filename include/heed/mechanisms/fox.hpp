@@ -11,7 +11,11 @@
 //
 // No c is ever formed: c_i - c_j is a sum from the row leftwards, in double, carried from panel to
 // panel. A difference of running sums would lose its digits after long or strong decay, and be NaN
-// behind log f = -inf.
+// behind log f = -inf. Likewise backward: the gradient of a gate,
+//
+//   d log f_s = sum over rows i >= s and keys j < s of dL_ij,
+//
+// is summed row block by row block from the oldest key on, in double: what leaves is what came in.
 // Lin et al., Forgetting Transformer: Softmax Attention with a Forget Gate, arXiv 2503.02130;
 // pruning: Lin et al., Adaptive Computation Pruning, arXiv 2504.06949.
 #pragma once
@@ -23,8 +27,9 @@
 #include "heed/checks.hpp"
 #include "heed/concepts.hpp"
 #include "heed/kernel/contexts.hpp"
+#include "heed/kernel/gate_sums.hpp"
 #include "heed/kernel/panel.hpp"
-#include "heed/kernel/simd.hpp"
+#include "heed/kernel/reverse.hpp"
 #include "heed/mechanisms/fox_gates.hpp"
 
 namespace heed::inline HEED_ABI {
@@ -35,80 +40,23 @@ enum class gate { outside_scale, inside_scale };
 
 namespace kernel {
 
-// The gates of one sequence, ready to be summed. Positions outside [0, S) have gate 0.
-template <class T, class Arch>
-struct gate_sums {
-  static constexpr index chunk = 64;
+// The gradients of the gates that one gradient owner has found so far.
+template <class T>
+struct gate_gradients {
+  tensor_view<T, 3> to;  // [B, S, Hq]
+  index batch = 0, first_key = 0, S = 0;
+  index head = 0, heads = 0;
+  double factor = 1;
+  double* sums = nullptr;  // [heads][S]; null: not wanted
 
-  tensor_view<const T, 3> log_f;
-  double factor;  // of every gate
-  index batch, first_key, S;
-  index first_chunk, chunks;  // what the tables below cover; older gates are read one by one
-  T* within;                  // [Hq][chunks * chunk]: gates from (j, end of j's chunk)
-  double* whole;              // [Hq][chunks]: all gates of a chunk
-  double* growth;             // [Hq]: what positive gates add up to, all of them
-
-  double gate(index h, index j) const noexcept {
-    return j < 0 || j >= S ? 0 : factor * static_cast<double>(log_f(batch, first_key + j, h));
-  }
-
-  void fill(index heads) {
-    double* sum = growth;  // runs from right to left in each chunk; becomes growth at the end
-    for (index n = chunks - 1; n >= 0; --n) {
-      for (index h = 0; h < heads; ++h) sum[h] = 0;
-      for (index c = chunk - 1; c >= 0; --c) {
-        for (index h = 0; h < heads; ++h) {
-          within[(h * chunks + n) * chunk + c] = static_cast<T>(sum[h]);
-          sum[h] += gate(h, (first_chunk + n) * chunk + c);
-        }
-      }
-      for (index h = 0; h < heads; ++h) whole[h * chunks + n] = sum[h];
-    }
-    for (index h = 0; h < heads; ++h) growth[h] = 0;
-    for (index j = first_chunk * chunk; j < (std::min)(S, (first_chunk + chunks) * chunk); ++j) {
-      for (index h = 0; h < heads; ++h) {
-        if (const double g = gate(h, j); g > 0) growth[h] += g;
+  // d log f_s += factor times the sum of what the row blocks found
+  void reduce() const {
+    if (sums == nullptr) return;
+    for (index g = 0; g < heads; ++g) {
+      for (index j = 0; j < S; ++j) {
+        to(batch, first_key + j, head + g) += static_cast<T>(factor * sums[g * S + j]);
       }
     }
-  }
-
-  // Adds `sum` plus the gates of (j, end) to to[j - begin], for j in [begin, end), unless `to` is
-  // null. Returns `sum` plus the gates of [begin, end).
-  double extend(index h, index begin, index end, double sum, T* to) const noexcept {
-    for (index stop = end; stop > begin;) {
-      const index n = (stop - 1 >= 0 ? (stop - 1) / chunk : (stop - chunk) / chunk);
-      const index from = (std::max)(begin, n * chunk);
-      const bool known =
-          n >= first_chunk && n < first_chunk + chunks && (stop == (n + 1) * chunk || stop >= S);
-      if (known && to != nullptr) {
-        const T* table = within + (h * chunks - first_chunk) * chunk;
-        add_shifted(table + from, static_cast<T>(sum), to + (from - begin), stop - from);
-      }
-      if (known && from == n * chunk) {
-        sum += whole[h * chunks + n - first_chunk];
-      } else {
-        for (index j = stop - 1; j >= from; --j) {
-          if (!known && to != nullptr) to[j - begin] += static_cast<T>(sum);
-          sum += gate(h, j);
-        }
-      }
-      stop = from;
-    }
-    return sum;
-  }
-  double between(index h, index begin, index end) const noexcept {
-    return extend(h, begin, end, 0, nullptr);
-  }
-
-  // to[i] += from[i] + shift
-  static void add_shifted(const T* from, T shift, T* to, index n) noexcept {
-    constexpr index w = width<T, Arch>;
-    index i = 0;
-    for (; i + w <= n; i += w) {
-      store_vec<Arch>(to + i,
-                      load_vec<Arch>(to + i) + (load_vec<Arch>(from + i) + vec<T, Arch>(shift)));
-    }
-    for (; i < n; ++i) to[i] += from[i] + shift;
   }
 };
 
@@ -172,6 +120,29 @@ class gate_rows {
     }
   }
 
+  void begin_backward(const reverse_context<T, Arch>& c, const gate_gradients<T>& to) {
+    gradients_ = to;
+    if (to.sums == nullptr) return;
+    row_sums_ = c.memory.template take<double>(heads_ * count_);
+    column_sums_ = c.memory.template take<T>(heads_ * ld_);
+    crossing_ = c.memory.template take<double>(heads_);
+    for (index n = 0; n < heads_ * count_; ++n) row_sums_[n] = 0;
+    for (index n = 0; n < heads_ * ld_; ++n) column_sums_[n] = 0;
+    for (index g = 0; g < heads_; ++g) crossing_[g] = 0;
+  }
+  // forward: every gate between i and j gets dL_ij. Here the sums by row and by column; retreat
+  // turns them into what crosses each gate.
+  void backward(const reverse_panel<T, Arch>& p) const {
+    if (gradients_.sums == nullptr) return;
+    for (index g = 0; g < p.heads; ++g) {
+      T* columns = column_sums_ + g * ld_;
+      for (index r = p.begin; r < p.end; ++r) {
+        row_sums_[g * count_ + r] +=
+            static_cast<double>(add_line(p.line(g, r), columns, p.first, p.last));
+      }
+    }
+  }
+
   void advance(index begin, index end) {
     begin_at(end);
     for (index g = 0; g < heads_; ++g) {
@@ -188,6 +159,35 @@ class gate_rows {
       }
     }
     edge_ = begin;
+  }
+
+  // advance: the gate of token s is crossed by what older columns give to rows from s on. So a
+  // column adds itself behind its own gate, and the row of its token takes all that it gave.
+  void retreat(index begin, index end) {
+    if (gradients_.sums == nullptr) return;
+    for (index g = 0; g < heads_; ++g) {
+      T* columns = column_sums_ + g * ld_;
+      for (index j = begin; j < end; ++j) {
+        pass_gate(g, j);
+        if (j - begin < ld_) {
+          crossing_[g] += static_cast<double>(columns[j - begin]);
+          columns[j - begin] = 0;
+        }
+        const index r = j - position_;
+        if (r >= 0 && r < count_) crossing_[g] -= row_sums_[g * count_ + r];
+      }
+    }
+    retreated_ = end;
+  }
+  // Gates between the newest column and rows that see only older ones: hidden keys.
+  void end_backward(const head_rows<T>&) { retreat(retreated_, position_ + count_); }
+
+  // forward and advance: everything that moves from panel to panel.
+  template <class Visit>
+  void carries(const Visit& visit) {
+    visit(carry_, heads_ * count_);
+    visit(shared_, heads_);
+    visit(&edge_, index{1});
   }
 
   // c_i - c_j is split at the middle row of the block, m: (c_m - c_j) + (c_i - c_m).
@@ -247,6 +247,30 @@ class gate_rows {
     }
   }
 
+  // Adds line[first, last) to columns; returns its sum.
+  static T add_line(const T* line, T* columns, index first, index last) noexcept {
+    constexpr index w = width<T, Arch>;
+    vec<T, Arch> sum(T(0));
+    index c = first;
+    for (; c + w <= last; c += w) {
+      const vec<T, Arch> x = load_vec<Arch>(line + c);
+      sum += x;
+      store_vec<Arch>(columns + c, load_vec<Arch>(columns + c) + x);
+    }
+    T rest = 0;
+    for (; c < last; ++c) {
+      rest += line[c];
+      columns[c] += line[c];
+    }
+    return sum_lanes(sum) + rest;
+  }
+  // Behind log f = -inf all weights are 0, so that nothing crosses that gate but rounding.
+  void pass_gate(index g, index j) const noexcept {
+    if (j < 0 || j >= sums_.S) return;
+    if (sums_.gate(head_ + g, j) == -std::numeric_limits<double>::infinity()) crossing_[g] = 0;
+    gradients_.sums[(head_ - gradients_.head + g) * sums_.S + j] += crossing_[g];
+  }
+
   gate_sums<T, Arch> sums_;
   index head_, heads_, count_;
   index position_;  // of row 0
@@ -259,6 +283,13 @@ class gate_rows {
   T* suffix_;       // [heads][ld]: gates of (j, edge) in the panel at hand
   double* gates_;   // [heads][ld]
   bool mergeable_ = true, started_ = false;
+
+  // In the reverse sweep.
+  gate_gradients<T> gradients_;
+  double* row_sums_ = nullptr;  // [heads][count]: of dL, columns that were swept
+  T* column_sums_ = nullptr;    // [heads][ld]: of dL in the panel at hand
+  double* crossing_ = nullptr;  // [heads]: dL of columns behind, in rows ahead
+  index retreated_ = 0;
 };
 
 template <class T, class Arch>
@@ -270,12 +301,21 @@ struct gate_plan {
 
 }  // namespace kernel
 
+// The gradient of log_f [B, S, Hq].
+template <class T>
+struct fox_grad {
+  tensor_view<T, 3> log_f = {};
+};
+
 template <class T>
 struct fox {
   static constexpr place where = place::logits;
   static constexpr hook hooks = hook::check | hook::plan | hook::rows | hook::enter |
                                 hook::forward | hook::advance | hook::column_bias | hook::row_bias |
-                                hook::ceiling | hook::prunes;
+                                hook::ceiling | hook::prunes | hook::adds | hook::carries |
+                                hook::gradients | hook::sums | hook::begin_backward |
+                                hook::backward | hook::retreat | hook::end_backward;
+  using gradient_type = fox_grad<T>;
 
   tensor_view<const T, 3> log_f;  // [B, S, Hq], log of the forget gate, <= 0; -inf allowed
   gate convention = gate::outside_scale;
@@ -308,7 +348,7 @@ struct fox {
     const index from = (std::clamp<index>)((std::max)(oldest, c.sequence.key_begin), 0, newest);
     sums_type sums;
     sums.log_f = log_f;
-    sums.factor = convention == gate::inside_scale ? c.problem.scale : 1;
+    sums.factor = factor(c.problem);
     sums.batch = c.sequence.batch;
     sums.first_key = c.sequence.first_key;
     sums.S = c.sequence.S;
@@ -321,6 +361,29 @@ struct fox {
     sums.fill(heads);
     return kernel::gate_plan<T, Arch>{sums};
   }
+
+  template <class F>
+  void gradients(const fox_grad<T>& d, const F& f) const {
+    f("fox.log_f", d.log_f, log_f);
+  }
+  template <class Arch>
+  auto sums(const fox_grad<T>& d, const owner_context<T, Arch>& c) const {
+    if (d.log_f.data() == nullptr) return kernel::gate_gradients<T>{};
+    const index S = c.sequence.S;
+    kernel::gate_gradients<T> sums{d.log_f,
+                                   c.sequence.batch,
+                                   c.sequence.first_key,
+                                   S,
+                                   c.head,
+                                   c.heads,
+                                   factor(c.problem),
+                                   c.memory.template take<double>(c.heads * S)};
+    for (index n = 0; n < c.heads * S; ++n) sums.sums[n] = 0;
+    return sums;
+  }
+
+ private:
+  double factor(const problem& p) const { return convention == gate::inside_scale ? p.scale : 1; }
 };
 template <class T>
 fox(tensor_view<T, 3>) -> fox<std::remove_const_t<T>>;
@@ -330,5 +393,7 @@ template <class T>
 fox(tensor_view<T, 3>, gate, pruning) -> fox<std::remove_const_t<T>>;
 template <class T>
 fox(tensor_view<T, 3>, gate, std::optional<pruning>) -> fox<std::remove_const_t<T>>;
+template <class T>
+fox_grad(tensor_view<T, 3>) -> fox_grad<T>;
 
 }  // namespace heed::inline HEED_ABI
