@@ -173,7 +173,7 @@ class reverse_call {
     const head_rows<T> dkeys = gradient.keys(scratch);
     if (grads_.k.data() != nullptr) store_keys(s, plans, head, dkeys);
     if (grads_.v.data() != nullptr && problem_.Dv > 0) {
-      for (index n = 0; n < kv_heads(); ++n) add_rows(dvalues, n, grads_.v, s, first_kv(head) + n);
+      for (index n = 0; n < kv_heads(); ++n) put_rows(dvalues, n, grads_.v, s, first_kv(head) + n);
     }
   }
 
@@ -254,15 +254,23 @@ class reverse_call {
               .keys_grad(kv, 0, s.S, dkeys.row(n, 0), dkeys.row_stride);
         }
       });
-      add_rows(dkeys, n, grads_.k, s, kv);
+      put_rows(dkeys, n, grads_.k, s, kv);
     }
   }
-  static void add_rows(const head_rows<T>& from, index n, const tensor_view<T, 4>& to,
-                       const sequence& s, index kv) {
+  // Nobody else writes to the keys of these heads.
+  void put_rows(const head_rows<T>& from, index n, const tensor_view<T, 4>& to, const sequence& s,
+                index kv) const {
+    const index count = to.extent(3), step = to.stride(3);
     for (index j = 0; j < s.S; ++j) {
       const T* line = from.row(n, j);
       T* out = to.pointer(s.batch, s.first_key + j, kv, index{0});
-      for (index d = 0; d < to.extent(3); ++d) out[d * to.stride(3)] += line[d];
+      if (grads_.accumulate) {
+        for (index d = 0; d < count; ++d) out[d * step] += line[d];
+      } else if (step == 1) {
+        for (index d = 0; d < count; ++d) out[d] = line[d];
+      } else {
+        for (index d = 0; d < count; ++d) out[d * step] = line[d];
+      }
     }
   }
 
@@ -318,8 +326,10 @@ void attend_grad(const call_inputs<T>& in, const grad_inputs<T>& given, const gr
 
   if (!grads.accumulate) {
     set_zero(grads.q);
-    set_zero(grads.k);
-    set_zero(grads.v);
+    if (p.T == 0 || p.Hq == 0) {  // else the tasks overwrite them
+      set_zero(grads.k);
+      set_zero(grads.v);
+    }
     each([](const char*, const auto& view, const auto&) { set_zero(view); });
   }
   if (!others && grads.q.data() == nullptr && grads.k.data() == nullptr &&

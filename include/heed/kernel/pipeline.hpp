@@ -52,6 +52,7 @@ HEED_MEMBER_PROBE(begin_backward)
 HEED_MEMBER_PROBE(backward)
 HEED_MEMBER_PROBE(retreat)
 HEED_MEMBER_PROBE(end_backward)
+HEED_MEMBER_PROBE(source_gradient)
 #undef HEED_MEMBER_PROBE
 
 template <class Stage>

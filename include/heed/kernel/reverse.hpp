@@ -6,9 +6,8 @@
 // panel is put back first, from copies that a sweep in the forward direction leaves (carries). Per
 // panel: scores, logits stages, P = exp(L - lse), probs stages; then dP = dO V^T, the probs stages'
 // backward in reverse order, dL = P (dP - delta), the logits stages' backward in reverse order, and
-// the scores' own; one strip of rows after the other goes all that way. delta_i = sum over j of
-// P_ij dP_ij, less the gradient of the log-sum-exp; it is dO.out where no stage acts after softmax,
-// and one more reverse sweep otherwise.
+// the scores' own. delta_i = sum over j of P_ij dP_ij, less the gradient of the log-sum-exp; it is
+// dO.out where no stage acts after softmax, and one more reverse sweep otherwise.
 //
 // Everything is linear in dO, and a row block only brings in the dO of its own rows. Gradients of
 // the halo rows above it are the block's own share; shares add up, in the order of the row blocks.
@@ -244,6 +243,8 @@ struct sums_set {
 // What attend_grad asks of a stage beyond what attend does.
 template <class Stage>
 constexpr bool check_reverse() {
+  static_assert(Stage::where != place::scores || has_source_gradient<Stage>,
+                "heed: attend_grad: a mechanism of place scores has no source_gradient");
   static_assert(!has_hook<Stage>(hook::forward) || has_hook<Stage>(hook::backward) ||
                     has_hook<Stage>(hook::adds),
                 "heed: attend_grad: a mechanism of the list has forward but no backward: add it, "

@@ -27,6 +27,7 @@
 #pragma once
 
 #include "heed/kernel/dot.hpp"
+#include "heed/kernel/prune.hpp"
 #include "heed/kernel/reverse.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
