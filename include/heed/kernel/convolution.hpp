@@ -2,8 +2,6 @@
 // twice, no row is written before every row that reads it is done. And its adjoint.
 #pragma once
 
-#include <cstring>
-
 #include "heed/kernel/reverse.hpp"
 #include "heed/kernel/simd.hpp"
 
@@ -252,8 +250,13 @@ class convolution_adjoint {
   index above() const noexcept { return weights_.queries - 1; }
   // Row begin - above + n of a copy, at column p.first.
   T* row_of(T* copy, index n) const noexcept { return copy + n * ld_ + before_; }
-  static void set_zero(T* from, T* to) noexcept {
-    for (; from < to; ++from) *from = T(0);
+  // n elements, in whole vectors.
+  static HEED_INLINE void copy_line(const T* from, index n, T* to) noexcept {
+    for (index c = 0; c < n; c += W) store_vec<Arch>(to + c, load_vec<Arch>(from + c));
+  }
+  static HEED_INLINE void set_zero(T* from, T* to) noexcept {
+    for (; from < to && (to - from) % W != 0; ++from) *from = T(0);
+    for (; from < to; from += W) store_vec<Arch>(from, vec<T, Arch>(T(0)));
   }
 
   // The lines of head g + h, behind the carry, which then takes what they end with.
@@ -264,11 +267,10 @@ class convolution_adjoint {
     for (index n = 0; n < rows; ++n) {
       T* to = copy + (above() + n) * ld_;
       T* carry = carry_ + ((g + h) * count_ + p.begin + n) * before_;
-      std::memcpy(to, carry, static_cast<std::size_t>(before_) * sizeof(T));
-      std::memcpy(to + before_, p.line(g + h, p.begin + n) + p.first,
-                  static_cast<std::size_t>(columns) * sizeof(T));
-      std::memcpy(carry, to + columns, static_cast<std::size_t>(before_) * sizeof(T));
+      copy_line(carry, before_, to);
+      copy_line(p.line(g + h, p.begin + n) + p.first, columns, to + before_);
       set_zero(to + before_ + columns, to + ld_);
+      copy_line(to + columns, before_, carry);
     }
     T* behind = copy + (above() + rows) * ld_;
     set_zero(behind, behind + (above() + tall) * ld_);
@@ -283,7 +285,7 @@ class convolution_adjoint {
         set_zero(to, to - before_ + ld_);
         continue;
       }
-      std::memcpy(to, p.kept_line(g, r) + p.first, static_cast<std::size_t>(columns) * sizeof(T));
+      copy_line(p.kept_line(g, r) + p.first, columns, to);
       set_zero(to + columns, to - before_ + ld_);
     }
     T* behind = in_ + rows * ld_;

@@ -504,8 +504,7 @@ class reverse_block : row_block<T, Arch, List, Source> {
     if (Where != place::logits) return;
     for (index g = 0; g < base::heads_ && !call.has_cut; ++g) {
       for (index r = p.begin; r < p.end && !call.has_cut; ++r) {
-        const T* line = p.line(g, r);
-        for (index c = p.first; c < p.last; ++c) call.has_cut |= line[c] == -infinity;
+        call.has_cut = base::has_infinity(p, p.line(g, r));
       }
     }
     if (!call.has_cut) return;

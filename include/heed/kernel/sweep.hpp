@@ -477,6 +477,15 @@ class row_block {
     p.first = 0;
     p.last = columns;
   }
+  // Whether a line has a -inf, maybe one right behind its columns.
+  static bool has_infinity(const panel_type& p, const T* line) noexcept {
+    using v = vec<T, Arch>;
+    auto found = v(T(0)) == v(-infinity);
+    for (index c = p.first; c < p.last; c += W) {
+      found = found | (load_vec<Arch>(line + c) == v(-infinity));
+    }
+    return xsimd::any(found);
+  }
   // A visible -inf (a weight of exactly 0) reads as 0 in a stage that mixes entries. There is
   // hardly ever one, so lines are looked at first.
   void infinity_to_zero(const panel_type& p) const noexcept {
@@ -485,11 +494,7 @@ class row_block {
     for (index g = 0; g < heads_; ++g) {
       for (index r = p.begin; r < p.end; ++r) {
         T* line = p.line(g, r);
-        auto found = v(T(0)) == hidden;
-        for (index c = p.first; c < p.last; c += W) {
-          found = found | (load_vec<Arch>(line + c) == hidden);
-        }
-        if (!xsimd::any(found)) continue;
+        if (!has_infinity(p, line)) continue;
         for (index c = p.first; c < p.last; c += W) {
           const v x = load_vec<Arch>(line + c);
           store_vec<Arch>(line + c, xsimd::select(x == hidden, v(T(0)), x));
