@@ -25,14 +25,16 @@ constexpr std::string_view usage =
     "Reads CASE_DIR/case.txt and the .npy tensors beside it, runs the attention that it\n"
     "describes and prints shape, time and, where CASE_DIR/out.npy is, the errors against it.\n"
     "\n"
-    "  --out DIR        write out.npy and lse.npy to DIR\n"
+    "  --out DIR        write out.npy and lse.npy to DIR, and with --grad every d_NAME.npy\n"
+    "  --grad           read dout.npy, too; the gradients of sum(out * dout), with errors\n"
+    "                   against CASE_DIR/d_NAME.npy\n"
     "  --all DIR        run every case below DIR and print a table\n"
     "  --dtype f32|f64  element type (default f32: reads NAME_f32.npy, writes <f4)\n"
     "  --threads N      threads, 1 to 1024 (default 1); results do not depend on it\n"
-    "  --tolerance X    largest relative error (default: by mechanism and dtype)\n"
+    "  --tolerance X    largest relative error (default: by mechanism, dtype, out or gradient)\n"
     "\n"
     "Exit status: 0 done; 1 error over the tolerance; 2 input or command line not usable,\n"
-    "nothing written; 3 mechanism not built yet.\n";
+    "nothing written; 3 mechanism or its gradients not built yet.\n";
 
 enum status { done = 0, over_tolerance = 1, unusable = 2, mechanism_not_built = 3 };
 
@@ -74,6 +76,8 @@ command parse(const std::vector<std::string_view>& words) {
     } else if (word == "--all") {
       c.all = true;
       take_cases(value());
+    } else if (word == "--grad") {
+      c.how.grad = true;
     } else if (word == "--out") {
       c.out = value();
     } else if (word == "--dtype") {
@@ -97,19 +101,42 @@ command parse(const std::vector<std::string_view>& words) {
   return c;
 }
 
-// Both files or none: what was written goes again when the other cannot be.
+template <class T>
+void write_as(const fs::path& path, const heed::io::npy_array& array) {
+  using heed::io::write_npy;
+  switch (array.rank()) {
+    case 1:
+      return write_npy(path, array.view<T, 1>());
+    case 2:
+      return write_npy(path, array.view<T, 2>());
+    case 3:
+      return write_npy(path, array.view<T, 3>());
+    default:
+      return write_npy(path, array.view<T, 4>());
+  }
+}
+
+// What a case's result is written to, in a folder.
+std::vector<const heed::io::npy_array*> files_of(const outcome& o) {
+  std::vector<const heed::io::npy_array*> files = {&o.out, &o.lse};
+  for (const gradient& g : o.gradients) files.push_back(&g.values);
+  return files;
+}
+
+// All files or none: what was written goes again when another cannot be.
 void write(const fs::path& folder, const outcome& o) {
   const bool created = fs::create_directories(folder);
-  const auto write_as = [&](auto zero) {
-    using T = decltype(zero);
-    heed::io::write_npy(folder / "out.npy", o.out.view<T, 4>());
-    heed::io::write_npy(folder / "lse.npy", o.lse.view<T, 3>());
-  };
+  std::vector<fs::path> written;
   try {
-    o.out.type() == heed::io::dtype::f32 ? write_as(float{}) : write_as(double{});
+    for (const heed::io::npy_array* array : files_of(o)) {
+      const fs::path path = folder / array->name();
+      array->type() == heed::io::dtype::f32 ? write_as<float>(path, *array)
+                                            : write_as<double>(path, *array);
+      written.push_back(path);
+    }
   } catch (...) {
     std::error_code ignored;
-    fs::remove(folder / "out.npy", ignored);
+    for (const fs::path& path : written) fs::remove(path, ignored);
     if (created) fs::remove(folder, ignored);
     throw;
   }
@@ -130,15 +157,23 @@ outcome run_named(const attend_case& input, const settings& how) {
 int run_one(const command& c) {
   const attend_case input(c.cases);
   std::error_code none;
-  if (c.out && fs::exists(c.cases / "out.npy") && fs::equivalent(*c.out, c.cases, none)) {
-    throw case_error(c.out->string() + ": --out would overwrite the case's expected out.npy");
-  }
+  const bool in_place = c.out && fs::equivalent(*c.out, c.cases, none);
+  const auto refuse_to_overwrite = [&](const std::string& name) {
+    if (!in_place || !fs::exists(c.cases / name)) return;
+    throw case_error(c.out->string() + ": --out would overwrite the case's expected " + name);
+  };
+  refuse_to_overwrite("out.npy");
   const outcome result = run_named(input, c.how);
+  for (const gradient& g : result.gradients) refuse_to_overwrite(g.values.name());
   if (c.out) write(*c.out, result);
   print_case(std::cout, input, c.how, result);
   if (c.out) {
-    std::cout << "wrote   " << (*c.out / "out.npy").string() << ", "
-              << (*c.out / "lse.npy").string() << "\n";
+    const char* between = "wrote   ";
+    for (const heed::io::npy_array* array : files_of(result)) {
+      std::cout << between << (*c.out / array->name()).string();
+      between = ", ";
+    }
+    std::cout << "\n";
   }
   return result.within_tolerance() ? done : over_tolerance;
 }
@@ -163,7 +198,7 @@ row run_row(const fs::path& folder, const settings& how) {
     const attend_case input(folder);
     r.name = input.name();
     r.result = run_case(input, how);
-    r.what = !r.result->error               ? verdict::unchecked
+    r.what = !r.result->compared()          ? verdict::unchecked
              : r.result->within_tolerance() ? verdict::within
                                             : verdict::over;
   } catch (const not_built& e) {
@@ -182,7 +217,7 @@ int run_all(const command& c) {
   for (const fs::path& folder : folders) {
     width = std::max(width, folder.filename().string().size());
   }
-  table rows(std::cout, width);
+  table rows(std::cout, width, c.how.grad);
   for (const fs::path& folder : folders) rows.print(run_row(folder, c.how));
   rows.print_summary(c.how);
   if (rows.count(verdict::broken) > 0) return unusable;

@@ -6,9 +6,10 @@
 #include <chrono>
 #include <initializer_list>
 #include <limits>
+#include <utility>
 #include <vector>
 
-#include "heed/attend.hpp"
+#include "heed/attend_grad.hpp"
 #include "heed/parallel.hpp"
 #include "run.hpp"
 
@@ -33,51 +34,166 @@ outcome for_type(heed::io::dtype type, F f) {
   return type == heed::io::dtype::f64 ? f(double{}) : f(float{});
 }
 
-// Reads q, k and v, refuses what the case asks for beyond what was read by now, and attends.
-template <class T, class... Mechanisms>
-outcome attend(const attend_case& c, const settings& s, const Mechanisms&... mechanisms) {
-  const heed::problem p = c.problem();
-  const auto q = c.tensor<T>("q", {p.B, p.T, p.Hq, p.D});
-  const auto k = c.tensor<T>("k", {p.B, p.S, p.Hkv, p.D});
-  const auto v = c.tensor<T>("v", {p.B, p.S, p.Hkv, p.Dv});
-  const heed::mask mask = c.mask();
-  c.check_all_read();
+// Where the gradients of a case's tensors go. Without settings::grad there are no gradients and the
+// views have no data.
+template <class T>
+class gradient_places {
+ public:
+  explicit gradient_places(const settings& s) : wanted_(s.grad) {}
 
-  std::vector<T> out(elements(c, {p.B, p.T, p.Hq, p.Dv}));
-  std::vector<T> lse(elements(c, {p.B, p.T, p.Hq}));
-  heed::thread_pool threads(s.threads);
-  heed::workspace scratch;
-  const heed::attend_options<T> options = {.mask = mask,
-                                           .scale = p.scale,
-                                           .lse = {std::span<T>(lse), {p.B, p.T, p.Hq}},
-                                           .executor = threads,
-                                           .workspace = &scratch};
-  const heed::tensor_view<T, 4> result(std::span<T>(out), {p.B, p.T, p.Hq, p.Dv});
-  const auto once = [&] {
-    const auto start = std::chrono::steady_clock::now();
-    heed::attend(q.template view<T, 4>(), k.template view<T, 4>(), v.template view<T, 4>(), result,
-                 options, mechanisms...);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // For with_grad: the gradient of a tensor of the mechanism, to be d_NAME.npy.
+  template <int Rank>
+  heed::tensor_view<T, Rank> of(const std::string& name, const heed::io::npy_array& tensor) {
+    if (!wanted_) return {};
+    places_.push_back({name, tensor.extents(), {}});
+    std::vector<T>& values = places_.back().values;
+    values.resize(static_cast<std::size_t>(tensor.size()));
+    return {std::span<T>(values), tensor.template view<T, Rank>().extents()};
+  }
+  std::vector<gradient> take() {
+    std::vector<gradient> all;
+    for (place& p : places_) {
+      all.push_back(
+          {p.name, {"d_" + p.name + ".npy", std::move(p.extents), std::move(p.values)}, {}});
+    }
+    places_.clear();
+    return all;
+  }
+
+ private:
+  struct place {
+    std::string name;
+    std::vector<heed::index> extents;
+    std::vector<T> values;
   };
+  bool wanted_;
+  std::vector<place> places_;
+};
 
-  // Small cases are over before a clock says much: call again for a while, and take the median.
+// Calls once() for a while: small cases are over before a clock says much.
+template <class F>
+timing time_calls(const F& once) {
   std::vector<double> seconds;
   double total = 0;
   do {
-    seconds.push_back(once());
+    const auto start = std::chrono::steady_clock::now();
+    once();
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     total += seconds.back();
   } while (total < 0.02 && seconds.size() < 200);
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
+  return {*middle, static_cast<int>(seconds.size())};
+}
 
-  outcome o;
-  o.problem = p;
-  o.out = heed::io::npy_array("out.npy", {p.B, p.T, p.Hq, p.Dv}, std::move(out));
-  o.lse = heed::io::npy_array("lse.npy", {p.B, p.T, p.Hq}, std::move(lse));
-  o.seconds = *middle;
-  o.calls = static_cast<int>(seconds.size());
-  o.flops = 2 * static_cast<double>(p.D + p.Dv) * visible_pairs(p, mask);
+// A case in one element type: reads q, k and v, and with settings::grad dout, and refuses what the
+// case asks for beyond what was read by now.
+template <class T>
+class attend_call {
+ public:
+  attend_call(const attend_case& c, const settings& s)
+      : settings_(s),
+        problem_(c.problem()),
+        q_(c.tensor<T>("q", {problem_.B, problem_.T, problem_.Hq, problem_.D})),
+        k_(c.tensor<T>("k", {problem_.B, problem_.S, problem_.Hkv, problem_.D})),
+        v_(c.tensor<T>("v", {problem_.B, problem_.S, problem_.Hkv, problem_.Dv})),
+        mask_(c.mask()),
+        threads_(s.threads) {
+    const std::vector<heed::index> rows = {problem_.B, problem_.T, problem_.Hq, problem_.Dv};
+    if (s.grad) dout_ = c.tensor<T>("dout", rows);
+    c.check_all_read();
+    out_.resize(elements(c, {problem_.B, problem_.T, problem_.Hq, problem_.Dv}));
+    lse_.resize(elements(c, {problem_.B, problem_.T, problem_.Hq}));
+  }
+
+  template <class... Mechanisms>
+  void forward(const Mechanisms&... mechanisms) {
+    forward_ = time_calls(
+        [&] { heed::attend(view(q_), view(k_), view(v_), out(), options(), mechanisms...); });
+    forward_.flops = 2 * static_cast<double>(problem_.D + problem_.Dv) * pairs();
+  }
+  // Behind forward. The gradients of q, k and v.
+  template <class... Mechanisms>
+  std::vector<gradient> backward(const Mechanisms&... mechanisms) {
+    gradient_places<T> places(settings_);
+    heed::gradients<T> to;
+    to.q = places.template of<4>("q", q_);
+    to.k = places.template of<4>("k", k_);
+    to.v = places.template of<4>("v", v_);
+    backward_ = time_calls([&] {
+      heed::attend_grad(view(q_), view(k_), view(v_), out(), options().lse, view(dout_), to,
+                        options(), mechanisms...);
+    });
+    backward_.flops = static_cast<double>(6 * problem_.D + 4 * problem_.Dv) * pairs();
+    return places.take();
+  }
+  outcome take() {
+    const heed::problem& p = problem_;
+    outcome o;
+    o.problem = p;
+    o.out = heed::io::npy_array("out.npy", {p.B, p.T, p.Hq, p.Dv}, std::move(out_));
+    o.lse = heed::io::npy_array("lse.npy", {p.B, p.T, p.Hq}, std::move(lse_));
+    o.forward = forward_;
+    o.backward = backward_;
+    return o;
+  }
+
+ private:
+  static heed::tensor_view<const T, 4> view(const heed::io::npy_array& array) {
+    return array.template view<T, 4>();
+  }
+  heed::tensor_view<T, 4> out() {
+    return {std::span<T>(out_), {problem_.B, problem_.T, problem_.Hq, problem_.Dv}};
+  }
+  heed::attend_options<T> options() {
+    return {.mask = mask_,
+            .scale = problem_.scale,
+            .lse = {std::span<T>(lse_), {problem_.B, problem_.T, problem_.Hq}},
+            .executor = threads_,
+            .workspace = &scratch_};
+  }
+  double pairs() const { return visible_pairs(problem_, mask_); }
+
+  const settings& settings_;
+  heed::problem problem_;
+  heed::io::npy_array q_, k_, v_, dout_;
+  heed::mask mask_;
+  heed::thread_pool threads_;
+  heed::workspace scratch_;
+  std::vector<T> out_, lse_;
+  timing forward_, backward_;
+};
+
+// Attends, and with settings::grad differentiates; `places` is what the mechanisms' with_grad were
+// given.
+template <class T, class... Mechanisms>
+outcome attend(const attend_case& c, const settings& s, gradient_places<T>& places,
+               const Mechanisms&... mechanisms) {
+  attend_call<T> call(c, s);
+  call.forward(mechanisms...);
+  std::vector<gradient> gradients;
+  if (s.grad) gradients = call.backward(mechanisms...);
+  for (gradient& g : places.take()) gradients.push_back(std::move(g));
+  outcome o = call.take();
+  o.gradients = std::move(gradients);
   return o;
+}
+
+// The same for mechanisms that have no tensors of their own.
+template <class T, class... Mechanisms>
+outcome attend(const attend_case& c, const settings& s, const Mechanisms&... mechanisms) {
+  gradient_places<T> places(s);
+  return attend<T>(c, s, places, mechanisms...);
+}
+
+// Attends with mechanisms whose gradients are not built.
+template <class T, class... Mechanisms>
+outcome attend_only(const attend_case& c, const settings& s, const Mechanisms&... mechanisms) {
+  if (s.grad) throw not_built("the gradients of mechanism " + c.mechanism() + " are not built yet");
+  attend_call<T> call(c, s);
+  call.forward(mechanisms...);
+  return call.take();
 }
 
 }  // namespace attend_program

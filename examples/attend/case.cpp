@@ -186,13 +186,18 @@ template heed::io::npy_array attend_case::tensor<float>(const std::string&,
 template heed::io::npy_array attend_case::tensor<double>(const std::string&,
                                                          const std::vector<heed::index>&) const;
 
-std::optional<heed::io::npy_array> attend_case::expected_out() const {
-  const std::filesystem::path path = folder_ / "out.npy";
+std::optional<heed::io::npy_array> attend_case::expected(
+    const std::string& name, const std::vector<heed::index>& extents) const {
+  const std::filesystem::path path = folder_ / (name + ".npy");
   if (!std::filesystem::exists(path)) return std::nullopt;
   const heed::io::npy_array array = heed::io::read_npy(path);
-  const heed::problem p = problem();
-  check_shape(array, "out", {p.B, p.T, p.Hq, p.Dv});
+  check_shape(array, name, extents);
   return array.as<double>();
+}
+
+std::optional<heed::io::npy_array> attend_case::expected_out() const {
+  const heed::problem p = problem();
+  return expected("out", {p.B, p.T, p.Hq, p.Dv});
 }
 
 }  // namespace attend_program

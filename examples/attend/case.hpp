@@ -63,7 +63,9 @@ class attend_case {
   heed::io::npy_array tensor(const std::string& name,
                              const std::vector<heed::index>& expected) const;
 
-  // out.npy in double precision, when the folder has one. Throws like tensor().
+  // NAME.npy in double precision, when the folder has one. Throws like tensor().
+  std::optional<heed::io::npy_array> expected(const std::string& name,
+                                              const std::vector<heed::index>& extents) const;
   std::optional<heed::io::npy_array> expected_out() const;
 
  private:

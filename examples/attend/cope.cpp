@@ -31,11 +31,11 @@ outcome run_cope(const attend_case& c, const settings& s) {
       cope.gates = heed::cope_gates::separate_keys;
       cope.gate_keys = gate_keys.template view<T, 4>();
     }
-    if (!c.flag("rel")) return attend<T>(c, s, cope);
+    if (!c.flag("rel")) return attend_only<T>(c, s, cope);
     const heed::index columns = c.has("rel_pos_max") ? c.extent("rel_pos_max") : attend_case::any;
     const auto embedding = c.tensor<T>("rel_emb", {p.D, columns});
-    return attend<T>(c, s, cope,
-                     heed::relative<T>{embedding.template view<T, 2>(), c.flag("rel_extend")});
+    return attend_only<T>(c, s, cope,
+                          heed::relative<T>{embedding.template view<T, 2>(), c.flag("rel_extend")});
   });
 }
 

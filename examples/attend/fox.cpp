@@ -13,13 +13,20 @@ heed::io::npy_array gates_of(const attend_case& c) {
   return c.tensor<T>("g", {p.B, p.S, p.Hq});
 }
 
+template <class T>
+auto fox_of(const heed::io::npy_array& gates, gradient_places<T>& places) {
+  return heed::with_grad(heed::fox<T>{gates.template view<T, 3>()},
+                         {places.template of<3>("g", gates)});
+}
+
 }  // namespace
 
 outcome run_fox(const attend_case& c, const settings& s) {
   return for_type(s.type, [&](auto zero) {
     using T = decltype(zero);
     const auto gates = gates_of<T>(c);
-    return attend<T>(c, s, heed::fox<T>{gates.template view<T, 3>()});
+    gradient_places<T> places(s);
+    return attend<T>(c, s, places, fox_of(gates, places));
   });
 }
 
@@ -27,7 +34,8 @@ outcome run_fox_rope(const attend_case& c, const settings& s) {
   return for_type(s.type, [&](auto zero) {
     using T = decltype(zero);
     const auto gates = gates_of<T>(c);
-    return attend<T>(c, s, rope_of(c), heed::fox<T>{gates.template view<T, 3>()});
+    gradient_places<T> places(s);
+    return attend<T>(c, s, places, rope_of(c), fox_of(gates, places));
   });
 }
 

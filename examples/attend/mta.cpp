@@ -21,43 +21,51 @@ heed::conv_keys side_of(const attend_case& c) {
 template <class T>
 class mta_case {
  public:
-  explicit mta_case(const attend_case& c) : case_(c), p_(c.problem()) {
-    const heed::conv_keys side = side_of(c);
+  mta_case(const attend_case& c, const settings& s)
+      : case_(c), settings_(s), p_(c.problem()), places_(s) {
+    pre.side = post.side = side_of(c);
     const heed::index any = attend_case::any;
-    if (c.has("kernel_pre")) pre = {read<3>("kernel_pre", {p_.Hq, any, any}), side};
+    if (c.has("kernel_pre"))
+      read("kernel_pre", {p_.Hq, any, any}, pre.kernel, pre.destination.kernel);
     if (c.has("kernel_post")) {
-      post = {heed::conv<T>{read<3>("kernel_post", {p_.Hq, any, any}), side}};
+      read("kernel_post", {p_.Hq, any, any}, post.kernel, post.destination.kernel);
     }
-    if (c.flag("pre_linear_head")) pre_heads = {read<2>("pre_head_weight", {p_.Hq, p_.Hq})};
+    if (c.flag("pre_linear_head")) {
+      read("pre_head_weight", {p_.Hq, p_.Hq}, pre_heads.matrix, pre_heads.destination.matrix);
+    }
     if (c.flag("post_linear_head")) {
-      post_heads = {heed::head_mix<T>{read<2>("post_head_weight", {p_.Hq, p_.Hq})}};
+      read("post_head_weight", {p_.Hq, p_.Hq}, post_heads.matrix, post_heads.destination.matrix);
     }
     if (c.has("head_kernel_size")) {
       const heed::index ch = c.extent("head_kernel_size");
-      groups = {heed::group_mix<T>{read<3>("head_kernel", {any, ch, ch})}};
+      read("head_kernel", {any, ch, ch}, groups.matrices, groups.destination.matrices);
     }
     if (c.flag("group_norm")) {
-      norm.weight = read<1>("norm_weight", {p_.Dv});
+      read("norm_weight", {p_.Dv}, norm.weight, norm.destination.weight);
       norm.eps = c.real("norm_eps");
       if (c.flag("layer_norm_rescale")) norm.factor = 1 - heed::lambda_init(c.integer("layer_id"));
     }
     if (c.has("gating")) read_gate(c.text("gating"));
   }
 
-  outcome run(const settings& s) const {
-    if (!case_.has("rope_theta")) {
-      return attend<T>(case_, s, pre, pre_heads, post, groups, post_heads, norm, gate);
-    }
-    const heed::rope rope{case_.real("rope_theta"), heed::rope_pairs::interleaved};
-    return attend<T>(case_, s, rope, pre, pre_heads, post, groups, post_heads, norm, gate);
+  outcome run() {
+    if (!case_.has("rope_theta")) return attend_with();
+    return attend_with(heed::rope{case_.real("rope_theta"), heed::rope_pairs::interleaved});
   }
 
  private:
+  template <class... First>
+  outcome attend_with(const First&... first) {
+    return attend<T>(case_, settings_, places_, first..., pre, pre_heads, post, groups, post_heads,
+                     norm, gate);
+  }
+  // A tensor of the case, and where its gradient goes.
   template <int Rank>
-  heed::tensor_view<const T, Rank> read(const std::string& name,
-                                        const std::vector<heed::index>& extents) {
+  void read(const std::string& name, const std::vector<heed::index>& extents,
+            heed::tensor_view<const T, Rank>& tensor, heed::tensor_view<T, Rank>& gradient) {
     tensors_.push_back(case_.tensor<T>(name, extents));
-    return tensors_.back().template view<T, Rank>();
+    tensor = tensors_.back().template view<T, Rank>();
+    gradient = places_.template of<Rank>(name, tensors_.back());
   }
   void read_gate(const std::string& gating) {
     if (gating != "1d" && gating != "full") {
@@ -65,20 +73,25 @@ class mta_case {
                        " is not 1d or full");
     }
     const heed::index gates = gating == "1d" ? 1 : p_.Dv;
-    gate.weight = read<2>("gate_weight", {gates, p_.Dv});
-    gate.bias = read<1>("gate_bias", {gates});
+    read("gate_weight", {gates, p_.Dv}, gate.weight, gate.destination.weight);
+    read("gate_bias", {gates}, gate.bias, gate.destination.bias);
   }
 
+  template <class Stage>
+  using with_grad = heed::differentiated<Stage>;
+
   const attend_case& case_;
+  const settings& settings_;
   heed::problem p_;
   std::deque<heed::io::npy_array> tensors_;
-  heed::conv<T> pre = {};
-  heed::head_mix<T> pre_heads = {};
-  heed::after<heed::conv<T>> post = {};
-  heed::after<heed::group_mix<T>> groups = {};
-  heed::after<heed::head_mix<T>> post_heads = {};
-  heed::head_norm<T> norm = {};
-  heed::head_gate<T> gate = {};
+  gradient_places<T> places_;
+  with_grad<heed::conv<T>> pre = {};
+  with_grad<heed::head_mix<T>> pre_heads = {};
+  with_grad<heed::after<heed::conv<T>>> post = {};
+  with_grad<heed::after<heed::group_mix<T>>> groups = {};
+  with_grad<heed::after<heed::head_mix<T>>> post_heads = {};
+  with_grad<heed::head_norm<T>> norm = {};
+  with_grad<heed::head_gate<T>> gate = {};
 };
 
 }  // namespace
@@ -87,7 +100,7 @@ outcome run_mta(const attend_case& c, const settings& s) {
   // Read in every case, used in some: without them the keys would count as not understood.
   for (const char* flag : {"layer_norm_rescale", "group_norm"}) c.flag(flag);
   for (const char* value : {"norm_eps", "layer_id", "rope_style"}) c.has(value);
-  return for_type(s.type, [&](auto zero) { return mta_case<decltype(zero)>(c).run(s); });
+  return for_type(s.type, [&](auto zero) { return mta_case<decltype(zero)>(c, s).run(); });
 }
 
 }  // namespace attend_program

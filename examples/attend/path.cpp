@@ -13,7 +13,7 @@ outcome run_path(const attend_case& c, const settings& s) {
     const auto w = c.tensor<T>("w", {p.B, p.S, p.Hkv, p.D});
     const auto beta = c.tensor<T>("beta", {p.B, p.S, p.Hkv});
     const heed::path path{w.template view<T, 4>(), beta.template view<T, 3>()};
-    if (!c.has("gate")) return attend<T>(c, s, path);
+    if (!c.has("gate")) return attend_only<T>(c, s, path);
 
     const std::string gate = c.text("gate");
     if (gate != "inside_scale" && gate != "outside_scale") {
@@ -21,7 +21,7 @@ outcome run_path(const attend_case& c, const settings& s) {
                        " is not inside_scale or outside_scale");
     }
     const auto log_f = c.tensor<T>("g", {p.B, p.S, p.Hq});
-    return attend<T>(
+    return attend_only<T>(
         c, s, path,
         heed::fox{log_f.template view<T, 3>(),
                   gate == "inside_scale" ? heed::gate::inside_scale : heed::gate::outside_scale});

@@ -25,8 +25,10 @@ outcome run_relative(const attend_case& c, const settings& s) {
     using T = decltype(zero);
     const heed::index columns = c.has("rel_pos_max") ? c.extent("rel_pos_max") : attend_case::any;
     const auto embedding = c.tensor<T>("rel_emb", {c.problem().D, columns});
-    return attend<T>(c, s,
-                     heed::relative<T>{embedding.template view<T, 2>(), c.flag("rel_extend")});
+    const heed::relative<T> far{embedding.template view<T, 2>(), c.flag("rel_extend")};
+    gradient_places<T> places(s);
+    return attend<T>(c, s, places,
+                     heed::with_grad(far, {places.template of<2>("rel_emb", embedding)}));
   });
 }
 

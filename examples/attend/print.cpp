@@ -27,8 +27,13 @@ std::string duration(double seconds) {
   return format("%.2f s", seconds);
 }
 
-double gflops(const outcome& o) {
-  return o.seconds > 0 ? o.flops / o.seconds * 1e-9 : 0;
+double gflops(const timing& t) {
+  return t.seconds > 0 ? t.flops / t.seconds * 1e-9 : 0;
+}
+
+void print_timing(std::ostream& stream, const char* what, const timing& t) {
+  stream << format("%-7s ", what) << duration(t.seconds) << format(", %.2f GFLOP/s", gflops(t))
+         << (t.calls > 1 ? format(" (median of %d calls)", t.calls) : "") << "\n";
 }
 
 const char* word(verdict v) {
@@ -47,6 +52,25 @@ const char* word(verdict v) {
   return "ERROR";
 }
 
+void print_error(std::ostream& stream, const std::string& what, const difference& error,
+                 double tolerance, bool within) {
+  stream << format("%-7s absolute %.2e, relative %.2e, tolerance %.2e: ", what.c_str(),
+                   error.absolute, error.relative, tolerance)
+         << word(within ? verdict::within : verdict::over) << "\n";
+}
+
+// The gradient that is farthest off; null where none was compared.
+const gradient* worst_gradient(const outcome& o) {
+  const gradient* worst = nullptr;
+  const auto size = [&](const gradient& g) {
+    return g.error->absolute < o.negligible ? 0 : g.error->relative;
+  };
+  for (const gradient& g : o.gradients) {
+    if (g.error && (worst == nullptr || !(size(g) <= size(*worst)))) worst = &g;
+  }
+  return worst;
+}
+
 const char* type_name(heed::io::dtype type) {
   return type == heed::io::dtype::f32 ? "float32" : "float64";
 }
@@ -58,21 +82,28 @@ void print_case(std::ostream& stream, const attend_case& c, const settings& s, c
   stream << "case    " << c.name() << " (" << c.mechanism() << ")\n"
          << "shape   B=" << p.B << " T=" << p.T << " S=" << p.S << " Hq=" << p.Hq
          << " Hkv=" << p.Hkv << " D=" << p.D << " Dv=" << p.Dv << ", " << type_name(s.type) << ", "
-         << s.threads << (s.threads == 1 ? " thread\n" : " threads\n") << "time    "
-         << duration(o.seconds) << ", " << format("%.2f GFLOP/s", gflops(o))
-         << (o.calls > 1 ? format(" (median of %d calls)", o.calls) : "") << "\n";
+         << s.threads << (s.threads == 1 ? " thread\n" : " threads\n");
+  print_timing(stream, "time", o.forward);
+  if (s.grad) print_timing(stream, "grad", o.backward);
   if (o.error) {
-    stream << format("error   absolute %.2e, relative %.2e, tolerance %.2e: ", o.error->absolute,
-                     o.error->relative, o.tolerance)
-           << word(o.within_tolerance() ? verdict::within : verdict::over) << "\n";
+    print_error(stream, "error", *o.error, o.tolerance, o.error->relative <= o.tolerance);
+  }
+  for (const gradient& g : o.gradients) {
+    if (!g.error) continue;
+    print_error(stream, "d_" + g.tensor, *g.error, o.gradient_tolerance, o.within_tolerance(g));
   }
 }
 
-table::table(std::ostream& stream, std::size_t name_width)
-    : stream_(stream), name_width_(static_cast<int>(std::clamp<std::size_t>(name_width, 4, 100))) {
-  stream_ << format("%-*s %3s %5s %5s %5s %4s %4s %11s %8s %9s %9s %9s  %s\n", name_width_, "case",
-                    "B", "T", "S", "heads", "D", "Dv", "time", "GFLOP/s", "abs err", "rel err",
-                    "tolerance", "result");
+table::table(std::ostream& stream, std::size_t name_width, bool grad)
+    : stream_(stream),
+      name_width_(static_cast<int>(std::clamp<std::size_t>(name_width, 4, 100))),
+      grad_(grad) {
+  stream_ << format("%-*s %3s %5s %5s %5s %4s %4s %11s %8s", name_width_, "case", "B", "T", "S",
+                    "heads", "D", "Dv", "time", "GFLOP/s");
+  if (grad_) stream_ << format(" %11s %8s", "grad time", "GFLOP/s");
+  stream_ << (grad_ ? "" : "   abs err") << "   rel err tolerance";
+  if (grad_) stream_ << format("  %-16s %9s %9s", "worst gradient", "rel err", "tolerance");
+  stream_ << "  result\n";
 }
 
 void table::print(const row& r) {
@@ -91,15 +122,31 @@ void table::print(const row& r) {
   }
   const outcome& o = *r.result;
   const heed::problem& p = o.problem;
-  stream_ << format("%-*s %3td %5td %5td %5s %4td %4td %11s %8.2f", name_width_, r.name.c_str(),
-                    p.B, p.T, p.S, format("%td/%td", p.Hq, p.Hkv).c_str(), p.D, p.Dv,
-                    duration(o.seconds).c_str(), gflops(o));
+  stream_ << format("%-*s %3td %5td %5td %5s %4td %4td", name_width_, r.name.c_str(), p.B, p.T, p.S,
+                    format("%td/%td", p.Hq, p.Hkv).c_str(), p.D, p.Dv);
+  const auto print_time = [&](const timing& t) {
+    stream_ << format(" %11s %8.2f", duration(t.seconds).c_str(), gflops(t));
+  };
+  print_time(o.forward);
+  if (grad_) print_time(o.backward);
+  if (!grad_) stream_ << (o.error ? format(" %9.1e", o.error->absolute) : format(" %9s", "-"));
   if (o.error) {
-    stream_ << format(" %9.1e %9.1e %9.1e", o.error->absolute, o.error->relative, o.tolerance);
+    stream_ << format(" %9.1e %9.1e", o.error->relative, o.tolerance);
   } else {
-    stream_ << format(" %9s %9s %9s", "-", "-", "-");
+    stream_ << format(" %9s %9s", "-", "-");
   }
+  if (grad_) print_worst(o);
   stream_ << "  " << word(r.what) << "\n";
+}
+
+void table::print_worst(const outcome& o) const {
+  const gradient* worst = worst_gradient(o);
+  if (worst == nullptr) {
+    stream_ << format("  %-16s %9s %9s", "-", "-", "-");
+    return;
+  }
+  stream_ << format("  %-16s %9.1e %9.1e", ("d_" + worst->tensor).c_str(), worst->error->relative,
+                    o.gradient_tolerance);
 }
 
 void table::print_summary(const settings& s) const {

@@ -4,9 +4,38 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <vector>
 
 namespace attend_program {
 namespace {
+
+double largest_magnitude(const heed::io::npy_array& x) {
+  double largest = 0;
+  for (const double value : x.values<double>()) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+using expectations = std::vector<std::optional<heed::io::npy_array>>;
+
+// What the case expects of each gradient.
+expectations expected_gradients(const attend_case& c, const std::vector<gradient>& gradients) {
+  expectations all;
+  for (const gradient& g : gradients) {
+    all.push_back(c.expected("d_" + g.tensor, g.values.extents()));
+  }
+  return all;
+}
+
+// Some gradients are 0 but for rounding: those are held against the case's others.
+void compare_gradients(const expectations& expected, std::vector<gradient>& gradients) {
+  double largest = 0;
+  for (const auto& e : expected) largest = std::max(largest, e ? largest_magnitude(*e) : 0);
+  for (std::size_t n = 0; n < gradients.size(); ++n) {
+    if (!expected[n]) continue;
+    gradients[n].error = compare(gradients[n].values.as<double>(), *expected[n], largest / 100);
+  }
+}
 
 constexpr std::array<kind, 8> kinds = {{
     {"softmax", run_softmax},
@@ -30,6 +59,9 @@ outcome run_case(const attend_case& c, const settings& s) {
     outcome result = k.run(c, s);
     result.tolerance = s.tolerance ? *s.tolerance : default_tolerance(c, s.type);
     if (expected) result.error = compare(result.out.as<double>(), *expected);
+    result.gradient_tolerance = s.tolerance ? *s.tolerance : default_gradient_tolerance(c, s.type);
+    result.negligible = s.type == heed::io::dtype::f32 ? 1e-6 : 1e-13;
+    compare_gradients(expected_gradients(c, result.gradients), result.gradients);
     return result;
   }
   throw case_error((c.folder() / "case.txt").string() + ": unknown mechanism " + mechanism);
@@ -52,6 +84,15 @@ double default_tolerance(const attend_case& c, heed::io::dtype type) {
   return single ? 3e-6 : 1e-13;
 }
 
+double default_gradient_tolerance(const attend_case& c, heed::io::dtype type) {
+  const bool single = type == heed::io::dtype::f32;
+  const std::string mechanism = c.mechanism(), name = c.name();
+  const auto named = [&](std::string_view part) { return name.find(part) != std::string::npos; };
+  if ((mechanism == "fox" || c.flag("fox")) && named("resets")) return single ? 1e-4 : 1e-9;
+  const bool steep = mechanism == "cope" && (named("saturated") || named("wide"));
+  return single ? (steep ? 1e-4 : 2e-5) : 1e-10;
+}
+
 double visible_pairs(const heed::problem& p, const heed::mask& m) {
   if (p.B == 0 || p.Hq == 0) return 0;
   double pairs = 0;
@@ -66,9 +107,10 @@ double visible_pairs(const heed::problem& p, const heed::mask& m) {
   return pairs * static_cast<double>(p.B) * static_cast<double>(p.Hq);
 }
 
-difference compare(const heed::io::npy_array& out, const heed::io::npy_array& expected) {
-  const auto have = out.values<double>(), want = expected.values<double>();
-  double largest_error = 0, largest = 0;
+difference compare(const heed::io::npy_array& found, const heed::io::npy_array& expected,
+                   double at_least) {
+  const auto have = found.values<double>(), want = expected.values<double>();
+  double largest_error = 0, largest = at_least;
   for (std::size_t n = 0; n < want.size(); ++n) {
     const double error = have[n] == want[n] ? 0 : std::abs(have[n] - want[n]);
     if (!(error <= largest_error)) largest_error = error;
