@@ -15,6 +15,7 @@
 
 #include "heed/kernel/householder.hpp"
 #include "heed/kernel/panel.hpp"
+#include "heed/workspace.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
 
