@@ -165,7 +165,7 @@ TEST_CASE("reference attend: names what does not fit, and writes nothing") {
   CHECK(message(q, k, v, other(2, 3, 4, 5)) ==
         "heed: attend: out: axis 3 (value head size) is 5, expected 6");
   CHECK(message(q, k, v, view(x, {2, 3, 4, 6}, {0, 24, 6, 1})) ==
-        "heed: attend: out: axis 0 has stride 0, which an output may not have");
+        "heed: attend: out: axis 0 has stride 0 over 2 elements; an output needs a place for each");
   CHECK(message(other(2, 3, 4, 0), k, v, out) ==
         "heed: attend: q: axis 3 (head size) is 0, expected at least 1");
 
