@@ -11,13 +11,6 @@ namespace heed::inline HEED_ABI {
 
 namespace kernel {
 
-template <class T, class Arch, class Stages>
-struct loader_of;
-template <class T, class Arch, class... Stages>
-struct loader_of<T, Arch, std::tuple<Stages...>> {
-  using type = key_loader<T, Arch, Stages...>;
-};
-
 // Rows and panel so that what one panel of all its heads touches (entries, queries, outputs)
 // stays in the second-level cache. Rows that stages read above a block's own are computed again
 // for each block, so that blocks with them are taller.
@@ -104,17 +97,11 @@ class forward_call {
 
     const index first_sequence = first / per_sequence;
     const index sequences = (end - 1) / per_sequence - first_sequence + 1;
-    auto* visible = memory_.take<visibility>(sequences);
-    auto* plans = memory_.take<plans_type>(sequences);
-    auto* loaders = memory_.take<loader_type>(sequences);
-    for (index n = 0; n < sequences; ++n) {
-      std::construct_at(visible + n, visibility{options_.mask, sequence_at(problem_, options_.mask,
-                                                                           first_sequence + n)});
-      std::construct_at(
-          plans + n, list_,
-          plan_context<T, Arch>{problem_, visible[n].s, options_.mask, inputs_, memory_});
-      std::construct_at(loaders + n, loader_type{plans[n].context, list_.inputs, plans[n].inputs});
-    }
+    const wave_sequences<T, Arch, list_type> wave(list_, problem_, options_.mask, inputs_,
+                                                  first_sequence, sequences, memory_);
+    visibility* const visible = wave.visible;
+    plans_type* const plans = wave.plans;
+    loader_type* const loaders = wave.loaders;
     auto* sources = memory_.take<source_type>(end - first);
     auto* stations = memory_.take<station>(end - first);
     index tasks = 0;

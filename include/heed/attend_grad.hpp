@@ -93,17 +93,11 @@ class reverse_call {
   void run_wave(index first, index end, index per_sequence) {
     const index first_sequence = first / per_sequence;
     const index sequences = (end - 1) / per_sequence - first_sequence + 1;
-    auto* visible = memory_.take<visibility>(sequences);
-    auto* plans = memory_.take<plans_type>(sequences);
-    auto* loaders = memory_.take<loader_type>(sequences);
-    for (index n = 0; n < sequences; ++n) {
-      std::construct_at(visible + n, visibility{options_.mask, sequence_at(problem_, options_.mask,
-                                                                           first_sequence + n)});
-      std::construct_at(
-          plans + n, list_,
-          plan_context<T, Arch>{problem_, visible[n].s, options_.mask, inputs_, memory_});
-      std::construct_at(loaders + n, loader_type{plans[n].context, list_.inputs, plans[n].inputs});
-    }
+    const wave_sequences<T, Arch, list_type> wave(list_, problem_, options_.mask, inputs_,
+                                                  first_sequence, sequences, memory_);
+    visibility* const visible = wave.visible;
+    plans_type* const plans = wave.plans;
+    loader_type* const loaders = wave.loaders;
     auto* sums = memory_.take<sums_type>(end - first);
     for (index n = first; n < end; ++n) {
       const index at = n / per_sequence - first_sequence;

@@ -1,9 +1,11 @@
 // The stages of one call by place, and what follows from their geometries.
 #pragma once
 
+#include <memory>
 #include <numeric>
 #include <type_traits>
 
+#include "heed/checks.hpp"
 #include "heed/kernel/dot.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
@@ -121,6 +123,35 @@ struct plan_set {
         logits(plans_for(list.logits, c)),
         probs(plans_for(list.probs, c)),
         output(plans_for(list.output, c)) {}
+};
+
+template <class T, class Arch, class Stages>
+struct loader_of;
+template <class T, class Arch, class... Stages>
+struct loader_of<T, Arch, std::tuple<Stages...>> {
+  using type = key_loader<T, Arch, Stages...>;
+};
+
+// What the sequences of one wave are asked through: their masks, plans and loaders of keys, which
+// live in `memory`. Sequences [first, first + count) of the call.
+template <class T, class Arch, class List>
+struct wave_sequences {
+  using loader_type = typename loader_of<T, Arch, typename List::inputs_type>::type;
+  visibility* visible;
+  plan_set<T, Arch, List>* plans;
+  loader_type* loaders;
+
+  wave_sequences(const List& list, const problem& p, const mask& m, const call_inputs<T>& inputs,
+                 index first, index count, workspace& memory)
+      : visible(memory.take<visibility>(count)),
+        plans(memory.take<plan_set<T, Arch, List>>(count)),
+        loaders(memory.take<loader_type>(count)) {
+    for (index n = 0; n < count; ++n) {
+      std::construct_at(visible + n, visibility{m, sequence_at(p, m, first + n)});
+      std::construct_at(plans + n, list, plan_context<T, Arch>{p, visible[n].s, m, inputs, memory});
+      std::construct_at(loaders + n, loader_type{plans[n].context, list.inputs, plans[n].inputs});
+    }
+  }
 };
 
 }  // namespace heed::inline HEED_ABI::kernel
