@@ -43,6 +43,10 @@ add_library(heed_headers_alone OBJECT ${header_units})
 heed_program_options(heed_headers_alone)
 target_compile_options(heed_headers_alone PRIVATE -O0)
 
+if(HEED_CLANG_CHECK)
+  find_program(HEED_CLANGXX clang++ REQUIRED)
+endif()
+
 # For the tests that call a compiler themselves: where headers lie. Include folders that are not
 # heed's are system folders, as they are for a user; naming /usr/include would reorder it.
 set(folders $<TARGET_PROPERTY:heed_headers_alone,INCLUDE_DIRECTORIES>)
@@ -103,7 +107,6 @@ endif()
 
 # A second compiler's view of what heed's programs instantiate: every header, every mechanism.
 if(HEED_CLANG_CHECK)
-  find_program(HEED_CLANGXX clang++ REQUIRED)
   file(GLOB sources CONFIGURE_DEPENDS ../examples/*.cpp ../examples/*/*.cpp)
   foreach(file IN LISTS sources ITEMS ${CMAKE_CURRENT_BINARY_DIR}/headers/after_windows.cpp)
     cmake_path(GET file STEM name)
