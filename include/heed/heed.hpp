@@ -5,6 +5,7 @@
 #include "heed/attend.hpp"
 #include "heed/attend_grad.hpp"
 #include "heed/config.hpp"
+#include "heed/half.hpp"
 #include "heed/mask.hpp"
 #include "heed/mechanisms/alibi.hpp"
 #include "heed/mechanisms/bias.hpp"
