@@ -38,12 +38,24 @@ function(heed_program_options target)
 endfunction()
 
 # heed_program(PROGRAM MAIN [LIBRARY...]): a program of MAIN, a <name>.cpp of this directory; the files
-# of a folder <name>/ beside it are further sources.
+# of a folder <name>/ beside it are further sources, compiled as PROGRAM-parts.
 function(heed_program program main)
   cmake_path(GET main STEM name)
   file(GLOB parts CONFIGURE_DEPENDS ${name}/*.cpp)
-  add_executable(${program} ${main} ${parts})
+  add_executable(${program} ${main})
+  if(parts)
+    heed_parts(${program}-parts ${CMAKE_CURRENT_SOURCE_DIR} ${parts})
+    target_sources(${program} PRIVATE $<TARGET_OBJECTS:${program}-parts>)
+  endif()
   heed_program_options(${program})
   target_link_libraries(${program} PRIVATE ${ARGN})
   target_include_directories(${program} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+endfunction()
+
+# heed_parts(LIBRARY FOLDER FILE...): objects of a program's further sources, which include from
+# FOLDER. Flags for the machine may stand in the variable heed_parts_machine.
+function(heed_parts library folder)
+  add_library(${library} OBJECT ${ARGN})
+  heed_program_options(${library} ${heed_parts_machine})
+  target_include_directories(${library} PRIVATE ${folder})
 endfunction()

@@ -107,7 +107,8 @@ endif()
 
 # A second compiler's view of what heed's programs instantiate: every header, every mechanism.
 if(HEED_CLANG_CHECK)
-  file(GLOB sources CONFIGURE_DEPENDS ../examples/*.cpp ../examples/*/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ../examples/*.cpp ../examples/*/*.cpp ../bench/*.cpp
+       ../bench/*/*.cpp)
   foreach(file IN LISTS sources ITEMS ${CMAKE_CURRENT_BINARY_DIR}/headers/after_windows.cpp)
     cmake_path(GET file STEM name)
     cmake_path(GET file PARENT_PATH folder)

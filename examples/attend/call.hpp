@@ -28,6 +28,10 @@ inline std::size_t elements(const attend_case& c, std::initializer_list<heed::in
   return static_cast<std::size_t>(count);
 }
 
+// What stands in memory for results: an element that nobody writes is a NaN in the result.
+template <class T>
+inline constexpr T unwritten = std::numeric_limits<T>::quiet_NaN();
+
 // f(T{}) with the element type of the settings.
 template <class F>
 outcome for_type(heed::io::dtype type, F f) {
@@ -47,7 +51,7 @@ class gradient_places {
     if (!wanted_) return {};
     places_.push_back({name, tensor.extents(), {}});
     std::vector<T>& values = places_.back().values;
-    values.resize(static_cast<std::size_t>(tensor.size()));
+    values.resize(static_cast<std::size_t>(tensor.size()), unwritten<T>);
     return {std::span<T>(values), tensor.template view<T, Rank>().extents()};
   }
   std::vector<gradient> take() {
@@ -72,7 +76,7 @@ class gradient_places {
 
 // Calls once() for a while: small cases are over before a clock says much.
 template <class F>
-timing time_calls(const F& once) {
+timing time_calls(const settings& s, const F& once) {
   std::vector<double> seconds;
   double total = 0;
   do {
@@ -81,7 +85,7 @@ timing time_calls(const F& once) {
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     total += seconds.back();
-  } while (total < 0.02 && seconds.size() < 200);
+  } while (s.timed && total < 0.02 && seconds.size() < 200);
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
   return {*middle, static_cast<int>(seconds.size())};
@@ -103,14 +107,15 @@ class attend_call {
     const std::vector<heed::index> rows = {problem_.B, problem_.T, problem_.Hq, problem_.Dv};
     if (s.grad) dout_ = c.tensor<T>("dout", rows);
     c.check_all_read();
-    out_.resize(elements(c, {problem_.B, problem_.T, problem_.Hq, problem_.Dv}));
-    lse_.resize(elements(c, {problem_.B, problem_.T, problem_.Hq}));
+    out_.resize(elements(c, {problem_.B, problem_.T, problem_.Hq, problem_.Dv}), unwritten<T>);
+    lse_.resize(elements(c, {problem_.B, problem_.T, problem_.Hq}), unwritten<T>);
   }
 
   template <class... Mechanisms>
   void forward(const Mechanisms&... mechanisms) {
-    forward_ = time_calls(
-        [&] { heed::attend(view(q_), view(k_), view(v_), out(), options(), mechanisms...); });
+    forward_ = time_calls(settings_, [&] {
+      heed::attend(view(q_), view(k_), view(v_), out(), options(), mechanisms...);
+    });
     forward_.flops = 2 * static_cast<double>(problem_.D + problem_.Dv) * pairs();
   }
   // Behind forward. The gradients of q, k and v.
@@ -121,7 +126,7 @@ class attend_call {
     to.q = places.template of<4>("q", q_);
     to.k = places.template of<4>("k", k_);
     to.v = places.template of<4>("v", v_);
-    backward_ = time_calls([&] {
+    backward_ = time_calls(settings_, [&] {
       heed::attend_grad(view(q_), view(k_), view(v_), out(), options().lse, view(dout_), to,
                         options(), mechanisms...);
     });
@@ -151,7 +156,8 @@ class attend_call {
             .scale = problem_.scale,
             .lse = {std::span<T>(lse_), {problem_.B, problem_.T, problem_.Hq}},
             .executor = threads_,
-            .workspace = &scratch_};
+            .workspace = &scratch_,
+            .tuning = settings_.tuning};
   }
   double pairs() const { return visible_pairs(problem_, mask_); }
 

@@ -13,13 +13,17 @@ outcome run_cope(const attend_case& c, const settings& s) {
     const heed::index npos = c.extent("npos");
     heed::cope<T> cope;
     cope.scale = c.flag("nodiv") ? heed::cope_scale::undivided : heed::cope_scale::divided;
+    heed::cope_grad<T> gradient;
+    gradient_places<T> places(s);
     heed::io::npy_array table, gate_keys;
     if (c.flag("per_head_pos_emb")) {
       table = c.tensor<T>("pos_emb", {p.Hq, p.D, npos});
       cope = heed::cope<T>(table.template view<T, 3>(), cope.scale);
+      gradient.embedding = places.template of<3>("pos_emb", table);
     } else {
       table = c.tensor<T>("pos_emb", {p.D, npos});
       cope = heed::cope<T>(table.template view<T, 2>(), cope.scale);
+      gradient.embedding = places.template of<2>("pos_emb", table);
     }
     if (c.flag("val_gates")) cope.gates = heed::cope_gates::values;
     if (c.flag("sep_key")) {
@@ -30,12 +34,15 @@ outcome run_cope(const attend_case& c, const settings& s) {
       gate_keys = c.tensor<T>("key_cope", {p.B, p.S, p.Hkv, p.D});
       cope.gates = heed::cope_gates::separate_keys;
       cope.gate_keys = gate_keys.template view<T, 4>();
+      gradient.gate_keys = places.template of<4>("key_cope", gate_keys);
     }
-    if (!c.flag("rel")) return attend_only<T>(c, s, cope);
+    const auto with_gradient = heed::with_grad(cope, gradient);
+    if (!c.flag("rel")) return attend<T>(c, s, places, with_gradient);
     const heed::index columns = c.has("rel_pos_max") ? c.extent("rel_pos_max") : attend_case::any;
     const auto embedding = c.tensor<T>("rel_emb", {p.D, columns});
-    return attend_only<T>(c, s, cope,
-                          heed::relative<T>{embedding.template view<T, 2>(), c.flag("rel_extend")});
+    const heed::relative<T> far{embedding.template view<T, 2>(), c.flag("rel_extend")};
+    return attend<T>(c, s, places, with_gradient,
+                     heed::with_grad(far, {places.template of<2>("rel_emb", embedding)}));
   });
 }
 

@@ -12,7 +12,8 @@ outcome run_path(const attend_case& c, const settings& s) {
     const heed::problem p = c.problem();
     const auto w = c.tensor<T>("w", {p.B, p.S, p.Hkv, p.D});
     const auto beta = c.tensor<T>("beta", {p.B, p.S, p.Hkv});
-    const heed::path path{w.template view<T, 4>(), beta.template view<T, 3>()};
+    const heed::path path{w.template view<T, 4>(), beta.template view<T, 3>(), s.path_chunk,
+                          s.path_block};
     if (!c.has("gate")) return attend_only<T>(c, s, path);
 
     const std::string gate = c.text("gate");

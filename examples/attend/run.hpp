@@ -8,6 +8,7 @@
 
 #include "case.hpp"
 #include "heed/io/npy.hpp"
+#include "heed/options.hpp"
 
 namespace attend_program {
 
@@ -16,6 +17,11 @@ struct settings {
   heed::index threads = 1;
   bool grad = false;                     // gradients, too
   std::optional<double> tolerance = {};  // default: by mechanism and type
+
+  // For tests: one call instead of as many as a clock wants, and block sizes of their own.
+  bool timed = true;
+  heed::tuning tuning = {};
+  heed::index path_chunk = 0, path_block = 0;
 };
 
 // The largest differences from what was expected. relative is absolute over the largest expected

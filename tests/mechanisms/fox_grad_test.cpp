@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "gradient.hpp"
-#include "gradient_golden.hpp"
 #include "heed/heed.hpp"
 
 namespace heed_test {
@@ -144,27 +143,6 @@ TEST_CASE("Gradients of FoX before and behind logits that lag") {
                       return std::tuple(older_keys{2}, p.fox(to), older_keys{1}, p.far(to));
                     }));
     seed += 15;
-  }
-}
-
-TEST_CASE("Golden gradients of FoX, with and without RoPE") {
-  const auto list = [](auto& call) {
-    using T = typename std::remove_reference_t<decltype(call)>::value_type;
-    const heed::fox<T> fox{call.template tensor<3>("g")};
-    return heed::with_grad(fox, {call.template gradient<3>("g")});
-  };
-  for (const golden_case& one : golden_cases("fox_")) {
-    const bool resets = one.name_contains("resets");
-    const double tolerance = resets ? 1e-9 : 1e-10, float_tolerance = resets ? 1e-4 : 2e-5;
-    if (one.has("rope_theta")) {
-      check_golden_gradients(
-          one.name(), [&](auto& call) { return std::tuple(call.rope(), list(call)); }, tolerance,
-          float_tolerance);
-    } else {
-      check_golden_gradients(
-          one.name(), [&](auto& call) { return std::tuple(list(call)); }, tolerance,
-          float_tolerance);
-    }
   }
 }
 
