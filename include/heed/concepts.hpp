@@ -13,6 +13,7 @@
 // missing, or present but not listed, does not compile: so a misspelt hook cannot go unnoticed.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <type_traits>
 
@@ -30,7 +31,7 @@ enum class place {
   output,  // finished rows of the output
 };
 
-enum class hook : unsigned {
+enum class hook : std::uint64_t {
   none = 0,
   check = 1U << 0,         // stage: check(problem, mask): throws where the parameters do not fit
   geometry = 1U << 1,      // stage: geometry() -> heed::geometry
@@ -67,13 +68,14 @@ enum class hook : unsigned {
   keeps_input = 1U << 29,      // backward reads what forward was given,
   keeps_output = 1U << 30,     // or what it put out
 
-  constant_from_here = 1U << 31,  // rows: constant_from_here(g, row, T& sum) -> bool; see below
+  constant_from_here = 1U << 31,    // rows: constant_from_here(g, row, T& sum) -> bool; see below
+  tokens = std::uint64_t{1} << 32,  // stage: tokens(stage, problem, f), static; see below
 };
 constexpr hook operator|(hook a, hook b) noexcept {
-  return static_cast<hook>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+  return static_cast<hook>(static_cast<std::uint64_t>(a) | static_cast<std::uint64_t>(b));
 }
 constexpr bool lists(hook all, hook one) noexcept {
-  return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0;
+  return (static_cast<std::uint64_t>(all) & static_cast<std::uint64_t>(one)) != 0;
 }
 
 // column_bias is the fast form of forward for a stage that adds a number which splits into one per
@@ -86,6 +88,9 @@ constexpr bool lists(hook all, hook one) noexcept {
 // it becomes at least every logit that leaves it, in exact arithmetic. Asked when the columns from
 // key_end on have been left (advance). Where a stage prunes, every stage of place logits with
 // forward must have it, and none may read beside its element.
+
+// tokens(stage, problem, f) calls f(name, view, extents) for every tensor of the stage that has an
+// entry for each token, [B, S, extents...]: what a cache keeps (cache.hpp). `stage` may be const.
 
 // constant_from_here(g, row, T& sum): whether forward would add the same number to every older
 // logit of the row from here on, and change no carry, and adds that number to sum. Where it holds

@@ -24,6 +24,7 @@ struct sequence {
   index position = 0;     // position of row 0
   index key_begin = 0;    // keys outside [key_begin, key_end) are hidden from every row
   index key_end = 0;
+  index before = 0;  // tokens that stood before key 0 and are gone: a cache's ring has dropped them
 };
 
 }  // namespace heed::inline HEED_ABI

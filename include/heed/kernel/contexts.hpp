@@ -23,6 +23,9 @@ struct plan_context {
   const heed::mask& mask;
   const call_inputs<T>& inputs;
   workspace& memory;
+  // The plan's hook keys will be asked for keys of [keys_from, keys_to) only: a cache has the others
+  // already.
+  index keys_from = 0, keys_to = mask::unlimited;
 };
 
 // rows(context): rows [row, row + count) of the sequence (halo rows included) of query heads

@@ -244,10 +244,16 @@ class dot_source {
 template <class T, class Arch, class Loader>
 class dot_gradient;
 
+// Over a cache: cached_keys.hpp.
+template <class T, class Arch, class Stored>
+class cached_dot;
+
 // What the sweep uses when no mechanism of place scores is listed.
 struct dot {
   static constexpr place where = place::scores;
   static constexpr hook hooks = hook::none;
+  template <class T, class Arch, class Stored>
+  using cached_source = cached_dot<T, Arch, Stored>;
 
   template <class T, class Arch, class Loader>
   auto source(const source_context<T, Arch>& context, const Loader& loader) const {

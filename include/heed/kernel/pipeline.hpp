@@ -53,6 +53,7 @@ HEED_MEMBER_PROBE(backward)
 HEED_MEMBER_PROBE(retreat)
 HEED_MEMBER_PROBE(end_backward)
 HEED_MEMBER_PROBE(source_gradient)
+HEED_MEMBER_PROBE(tokens)
 #undef HEED_MEMBER_PROBE
 
 template <class Stage>
@@ -114,6 +115,7 @@ constexpr void check_stage_level() {
   HEED_LISTED_IS_PRESENT(Stage, prunes, "stage")
   HEED_LISTED_IS_PRESENT(Stage, gradients, "stage")
   HEED_LISTED_IS_PRESENT(Stage, sums, "stage")
+  HEED_LISTED_IS_PRESENT(Stage, tokens, "stage")
 }
 template <class Stage, class Plan>
 constexpr void check_plan_level() {

@@ -27,26 +27,38 @@ template <class T>
 struct value_rows {
   const T* data = nullptr;
   index head_stride = 0, row_stride = 0;
+
+  const T* at(index kv_head, index key) const noexcept {
+    return data + kv_head * head_stride + key * row_stride;
+  }
+  T element(index kv_head, index key, index d) const noexcept { return at(kv_head, key)[d]; }
+  // out[rows x Dv] += weights[rows x keys] times the values of keys [key, key + keys).
+  template <class Arch>
+  void add_to(const T* weights, index ldw, index kv_head, index key, index keys, T* out, index ldo,
+              index rows, index Dv) const {
+    product<Arch>(weights, ldw, at(kv_head, key), row_stride, out, ldo, rows, Dv, keys, start::add);
+  }
 };
 
 // Heads [head, head + heads) of one sequence, which share keys or mix: what a row block belongs to.
-template <class T, class Arch, class List, class Source>
+template <class T, class Arch, class List, class Source, class Values = value_rows<T>>
 struct unit {
   const List& list;
   const plan_set<T, Arch, List>& plans;
   const visibility& visible;
   const Source& source;
-  value_rows<T> values;  // of the unit's key/value heads
+  Values values;  // of the unit's key/value heads
   index head, heads;
   tensor_view<T, 4> out;
   tensor_view<T, 3> lse;
   block_sizes sizes;
+  index first_out = 0;  // row of the sequence that out and lse begin with
 };
 
-template <class T, class Arch, class List, class Source>
+template <class T, class Arch, class List, class Source, class Values = value_rows<T>>
 class row_block {
  protected:
-  using unit_type = unit<T, Arch, List, Source>;
+  using unit_type = unit<T, Arch, List, Source, Values>;
   using panel_type = panel<T, Arch>;
   static constexpr index W = width<T, Arch>;
   static constexpr T infinity = std::numeric_limits<T>::infinity();
@@ -522,14 +534,11 @@ class row_block {
     const index rows = p.end - p.begin, columns = p.last - p.first;
     const index group = u_.plans.context.problem.group();
     for (index g = 0; g < heads_; ++g) {
-      const index kv = (head_ + g) / group - u_.head / group;
-      const T* values =
-          u_.values.data + kv * u_.values.head_stride + p.key(p.first) * u_.values.row_stride;
+      const index kv = (head_ + g) / group - u_.head / group, key = p.key(p.first);
       const T* weights = p.line(g, p.begin) + p.first;
       T* out = out_ + (g * count_ + p.begin) * ldo_;
       if (!careful_) {
-        product<Arch>(weights, ld_, values, u_.values.row_stride, out, ldo_, rows, Dv(), columns,
-                      start::add);
+        u_.values.template add_to<Arch>(weights, ld_, kv, key, columns, out, ldo_, rows, Dv());
         continue;
       }
       for (index r = 0; r < rows; ++r) {
@@ -537,7 +546,7 @@ class row_block {
           const T weight = weights[r * ld_ + c];
           if (weight == 0) continue;
           for (index d = 0; d < Dv(); ++d)
-            out[r * ldo_ + d] += weight * values[c * u_.values.row_stride + d];
+            out[r * ldo_ + d] += weight * u_.values.element(kv, key + c, d);
         }
       }
     }
@@ -624,7 +633,7 @@ class row_block {
     }
   }
   void store_row(index g, index r, const T* line, T lse) {
-    const index row = seq().first_query + row_ + r;
+    const index row = seq().first_query + row_ + r - u_.first_out;
     if (Dv() > 0) {
       T* out = u_.out.pointer(seq().batch, row, head_ + g, index{0});
       const index step = u_.out.stride(3);

@@ -19,15 +19,17 @@ namespace heed::inline HEED_ABI {
 
 // The published slopes. For n heads, n a power of two: 2^(-8 (h + 1) / n). Otherwise the slopes of
 // the largest power of two below n, followed by every second slope of the next power of two.
-inline std::vector<double> alibi_slopes(index heads) {
-  std::vector<double> slopes;
+inline double alibi_slope(index head, index heads) {
   index n = 1;
   while (2 * n <= heads) n *= 2;
   const auto slope = [](index h, index of) {
     return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(of));
   };
-  for (index h = 0; h < (std::min)(n, heads); ++h) slopes.push_back(slope(h, n));
-  for (index h = 0; n + h < heads; ++h) slopes.push_back(slope(2 * h, 2 * n));
+  return head < n ? slope(head, n) : slope(2 * (head - n), 2 * n);
+}
+inline std::vector<double> alibi_slopes(index heads) {
+  std::vector<double> slopes;
+  for (index h = 0; h < heads; ++h) slopes.push_back(alibi_slope(h, heads));
   return slopes;
 }
 
@@ -50,11 +52,9 @@ struct alibi {
   auto plan(const plan_context<T, Arch>& c) const {
     const index heads = c.problem.Hq;
     T* slope = c.memory.template take<T>(heads);
-    const std::vector<double> standard =
-        slopes.empty() ? alibi_slopes(heads) : std::vector<double>{};
     for (index h = 0; h < heads; ++h) {
-      const auto at = static_cast<std::size_t>(h);
-      slope[h] = static_cast<T>(slopes.empty() ? standard[at] : slopes[at]);
+      slope[h] = static_cast<T>(slopes.empty() ? alibi_slope(h, heads)
+                                               : slopes[static_cast<std::size_t>(h)]);
     }
     return plan_type<T>{slope};
   }

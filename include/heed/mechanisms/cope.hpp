@@ -64,7 +64,7 @@ struct cope {
                                 hook::forward | hook::constant_from_here | hook::gradients |
                                 hook::sums | hook::carries | hook::forward_carries |
                                 hook::begin_backward | hook::backward | hook::retreat |
-                                hook::end_backward;
+                                hook::end_backward | hook::tokens;
   using gradient_type = cope_grad<T>;
 
   cope() = default;
@@ -97,6 +97,12 @@ struct cope {
     } else if (gate_keys.data() != nullptr) {
       throw shape_error("heed: cope: gate_keys: given, but gates are not separate_keys");
     }
+  }
+
+  template <class Self, class F>
+  static void tokens(Self& m, const problem& p, const F& f) {
+    if (m.gates != cope_gates::separate_keys) return;
+    f("cope.gate_keys", m.gate_keys, shape<2>{p.Hkv, p.D});
   }
 
   // Gates from the keys are sigmoid(-inf) = 0 where nothing is visible.

@@ -314,7 +314,7 @@ struct fox {
                                 hook::forward | hook::advance | hook::column_bias | hook::row_bias |
                                 hook::ceiling | hook::prunes | hook::adds | hook::carries |
                                 hook::gradients | hook::sums | hook::begin_backward |
-                                hook::backward | hook::retreat | hook::end_backward;
+                                hook::backward | hook::retreat | hook::end_backward | hook::tokens;
   using gradient_type = fox_grad<T>;
 
   tensor_view<const T, 3> log_f;  // [B, S, Hq], log of the forget gate, <= 0; -inf allowed
@@ -336,6 +336,11 @@ struct fox {
   }
   // Throws shape_error for a mask that shows keys newer than the query.
   void check(const problem&, const mask& m) const { check_hides_newer_keys("fox", m); }
+
+  template <class Self, class F>
+  static void tokens(Self& m, const problem& p, const F& f) {
+    f("fox.log_f", m.log_f, shape<1>{p.Hq});
+  }
 
   pruning prunes() const { return prune.value_or(pruning{0, 0}); }
 

@@ -24,7 +24,7 @@ namespace heed::inline HEED_ABI {
 template <class T>
 struct path {
   static constexpr place where = place::scores;
-  static constexpr hook hooks = hook::check;
+  static constexpr hook hooks = hook::check | hook::tokens;
 
   tensor_view<const T, 4> w;     // [B, S, Hkv, D]
   tensor_view<const T, 3> beta;  // [B, S, Hkv], in [0, 2] where the result shall not grow
@@ -41,6 +41,11 @@ struct path {
       throw shape_error("heed: path: chunk and block: are " + std::to_string(chunk) + " and " +
                         std::to_string(block) + ", expected at least 0");
     }
+  }
+  template <class Self, class F>
+  static void tokens(Self& m, const problem& p, const F& f) {
+    f("path.w", m.w, shape<2>{p.Hkv, p.D});
+    f("path.beta", m.beta, shape<1>{p.Hkv});
   }
   // Throws shape_error for a mask that shows keys newer than the query.
   void check(const problem&, const mask& m) const { check_hides_newer_keys("path", m); }

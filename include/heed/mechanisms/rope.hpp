@@ -49,11 +49,12 @@ struct rope {
   template <class T, class Arch>
   auto plan(const plan_context<T, Arch>& c) const {
     const sequence& s = c.sequence;
-    plan_type<T> p{pairs, rotated(c.problem), s.position, nullptr, nullptr};
-    p.key_turns = turns<T>(0, s.S, p.rotated, c.memory);
-    const bool shared = s.position >= 0 && s.position + s.T <= s.S;
-    p.query_turns = shared ? p.key_turns + s.position * p.rotated
-                           : turns<T>(s.position, s.T, p.rotated, c.memory);
+    const index from = c.keys_from, to = (std::min)(c.keys_to, s.S);
+    plan_type<T> p{pairs, rotated(c.problem), from, nullptr, nullptr};
+    p.key_turns = turns<T>(s.before + from, to - from, p.rotated, c.memory);
+    const bool shared = s.position >= from && s.position + s.T <= to;
+    p.query_turns = shared ? p.key_turns + (s.position - from) * p.rotated
+                           : turns<T>(s.before + s.position, s.T, p.rotated, c.memory);
     return p;
   }
 
@@ -90,8 +91,8 @@ struct rope {
   template <class T>
   struct plan_type {
     rope_pairs pairs;
-    index rotated, position;
-    const T *key_turns, *query_turns;  // [token][R]
+    index rotated, first_key;
+    const T *key_turns, *query_turns;  // [token][R], of keys from first_key on
 
     void queries(index, index row_begin, index row_end, T* rows, index ld) const {
       rotate<false>(query_turns + row_begin * rotated, row_end - row_begin, rows, ld);
@@ -101,11 +102,11 @@ struct rope {
       rotate<true>(query_turns + row_begin * rotated, row_end - row_begin, rows, ld);
     }
     void keys(index, index key_begin, index key_end, T* rows, index ld) const {
-      rotate<false>(key_turns + key_begin * rotated, key_end - key_begin, rows, ld);
+      rotate<false>(key_turns + (key_begin - first_key) * rotated, key_end - key_begin, rows, ld);
     }
     // keys: rotates back
     void keys_grad(index, index key_begin, index key_end, T* rows, index ld) const {
-      rotate<true>(key_turns + key_begin * rotated, key_end - key_begin, rows, ld);
+      rotate<true>(key_turns + (key_begin - first_key) * rotated, key_end - key_begin, rows, ld);
     }
 
    private:

@@ -1,0 +1,110 @@
+// What a cache of one list of mechanisms keeps of each token, and where.
+#pragma once
+
+#include <array>
+
+#include "heed/kernel/cached_keys.hpp"
+#include "heed/kernel/stage_list.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// f(stage, name, view, extents) for every tensor that has an entry for each token.
+template <class All, class F>
+void for_each_token_tensor(All& all, const problem& p, const F& f) {
+  for_each(all, [&](auto& stage) {
+    using Stage = std::remove_cvref_t<decltype(stage)>;
+    if constexpr (has_hook<Stage>(hook::tokens)) {
+      Stage::tokens(stage, p, [&](const char* name, auto& view, const auto& extents) {
+        f(stage, name, view, extents);
+      });
+    }
+  });
+}
+
+// The views of one stage that `from` holds; T's const views both.
+template <class Stage>
+void take_token_tensors(Stage& to, const Stage& from, const problem& p) {
+  if constexpr (has_hook<Stage>(hook::tokens)) {
+    int at = 0;
+    Stage::tokens(to, p, [&](const char*, auto& view, const auto&) {
+      int n = 0;
+      Stage::tokens(from, p, [&](const char*, const auto& other, const auto&) {
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(other)>,
+                                     std::remove_cvref_t<decltype(view)>>) {
+          if (n == at) view = other;
+        }
+        ++n;
+      });
+      ++at;
+    });
+  }
+}
+
+template <std::size_t Rank>
+index product_of(const std::array<index, Rank>& extents) noexcept {
+  index n = 1;
+  for (const index e : extents) n *= e;
+  return n;
+}
+
+// A view [1, count, extents...] of contiguous rows, one a token.
+template <class T, std::size_t Rank>
+auto token_rows(T* data, index count, const std::array<index, Rank>& extents) {
+  constexpr int rank = static_cast<int>(Rank) + 2;
+  shape<rank> all{1, count};
+  for (std::size_t axis = 0; axis < Rank; ++axis) all[axis + 2] = extents[axis];
+  return tensor_view<T, rank>(data, all);
+}
+
+// The lanes of a token_store: keys, values, queries (where rows read rows above), those of the
+// source of scores, and one for every tensor of a mechanism.
+template <class T, class Arch, class Stored, class All>
+struct cache_lanes {
+  using list_type = stage_list<All>;
+  using source_type = typename list_type::scores_type::template cached_source<T, Arch, Stored>;
+  static constexpr std::size_t keys = 0, values = 1, queries = 2, scores = 3;
+  static constexpr std::size_t tensors = scores + source_type::lanes;
+
+  // Bytes that each lane has for a chunk.
+  static std::vector<std::size_t> chunk_bytes(const All& all, const problem& p) {
+    const list_type list(all);
+    const auto bytes = [](index elements, std::size_t size) {
+      return static_cast<std::size_t>(elements) * size;
+    };
+    std::vector<std::size_t> sizes(tensors);
+    sizes[keys] = bytes(cached_keys<T, Arch, Stored>::chunk_size(p.Hkv, p.D), sizeof(Stored));
+    sizes[values] = bytes(cached_values<T, Arch, Stored>::chunk_size(p.Hkv, p.Dv), sizeof(Stored));
+    sizes[queries] = keeps_queries(list) ? bytes(cache_chunk * p.Hq * p.D, sizeof(T)) : 0;
+    for (std::size_t n = 0; n < source_type::lanes; ++n) {
+      sizes[scores + n] = source_type::chunk_bytes(list.scores, p, n);
+    }
+    All copy = all;
+    for_each_token_tensor(copy, p, [&](auto&, const char*, auto&, const auto& extents) {
+      sizes.push_back(bytes(cache_chunk * product_of(extents), sizeof(T)));
+    });
+    return sizes;
+  }
+  static bool keeps_queries(const list_type& list) noexcept {
+    return list.logits_reach.rows_above + list.probs_reach.rows_above > 0;
+  }
+
+  static cached_keys<T, Arch, Stored> keys_of(const token_store& s, const problem& p) noexcept {
+    return {s.template lane<Stored>(keys), p.Hkv, p.D};
+  }
+  static cached_values<T, Arch, Stored> values_of(const token_store& s, const problem& p,
+                                                  index kv_head) noexcept {
+    return {s.template lane<Stored>(values), p.Hkv, cached_values<T, Arch, Stored>::row_size(p.Dv),
+            kv_head};
+  }
+  // The mechanisms with views of what the store holds.
+  static All bind(const All& all, const token_store& s, const problem& p, index count) {
+    All bound = all;
+    std::size_t lane = tensors;
+    for_each_token_tensor(bound, p, [&](auto&, const char*, auto& view, const auto& extents) {
+      view = token_rows(static_cast<const T*>(s.template lane<T>(lane++)), count, extents);
+    });
+    return bound;
+  }
+};
+
+}  // namespace heed::inline HEED_ABI::kernel

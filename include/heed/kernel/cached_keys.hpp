@@ -1,0 +1,154 @@
+// Keys and values of one sequence as a cache stores them, and the plain dot product with them.
+//
+// Chunk c of key/value head h: keys as packed columns, [64 / strip][D][strip]; values as rows,
+// [64][padded Dv].
+#pragma once
+
+#include "heed/kernel/dot.hpp"
+#include "heed/kernel/token_store.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// Keys as packed columns.
+template <class T, class Arch, class Stored>
+struct cached_keys {
+  static constexpr index strip = strip_width<T, Arch>;
+  static_assert(cache_chunk % strip == 0);
+
+  Stored* data = nullptr;
+  index kv_heads = 0, D = 0;
+
+  static index chunk_size(index kv_heads, index D) noexcept { return kv_heads * D * cache_chunk; }
+  // The strip that holds a key; the key itself is column key % strip.
+  Stored* strip_of(index kv_head, index key) const noexcept {
+    return data + ((key / cache_chunk * kv_heads + kv_head) * cache_chunk +
+                   key % cache_chunk / strip * strip) *
+                      D;
+  }
+  // Stores rows [n][ld] as keys [key, key + n).
+  void store(index kv_head, index key, const T* rows, index ld, index n) const {
+    for (index j = 0; j < n;) {
+      const index within = (key + j) % strip;
+      Stored* to = strip_of(kv_head, key + j);
+      const index count = (std::min)(strip - within, n - j);
+      if (count == strip && std::is_same_v<T, Stored>) {
+        if constexpr (std::is_same_v<T, Stored>) {
+          pack_columns<Arch>(rows + j * ld, ld, index{1}, strip, D, to);
+        }
+      } else {
+        for (index c = 0; c < count; ++c) {
+          for (index d = 0; d < D; ++d) {
+            to[d * strip + within + c] = static_cast<Stored>(rows[(j + c) * ld + d]);
+          }
+        }
+      }
+      j += count;
+    }
+  }
+};
+
+// Values as rows. What row_block takes for value_rows.
+template <class T, class Arch, class Stored>
+struct cached_values {
+  Stored* data = nullptr;
+  index kv_heads = 0, row = 0;  // row: padded Dv
+  index kv_head = 0;            // of the unit's first
+
+  static index row_size(index Dv) noexcept { return round_up(Dv, width<T, Arch>); }
+  static index chunk_size(index kv_heads, index Dv) noexcept {
+    return kv_heads * cache_chunk * row_size(Dv);
+  }
+  Stored* at(index kv, index key) const noexcept {
+    return data +
+           ((key / cache_chunk * kv_heads + kv_head + kv) * cache_chunk + key % cache_chunk) * row;
+  }
+  T element(index kv, index key, index d) const noexcept { return static_cast<T>(at(kv, key)[d]); }
+
+  template <class A>
+  void add_to(const T* weights, index ldw, index kv, index key, index keys, T* out, index ldo,
+              index rows, index Dv) const {
+    for (index c = 0; c < keys;) {
+      const index n = (std::min)(cache_chunk - (key + c) % cache_chunk, keys - c);
+      product<A>(weights + c, ldw, at(kv, key + c), row, out, ldo, rows, Dv, n, start::add);
+      c += n;
+    }
+  }
+};
+
+// What a source of scores over a cache is made of.
+template <class T, class Arch, class Stored, class Stage>
+struct cached_source_context {
+  const plan_context<T, Arch>& plan;
+  const Stage& stage;
+  cached_keys<T, Arch, Stored> keys;
+  const token_store& store;
+  index kv_head, kv_heads;  // the unit's
+};
+
+// Where plain queries meet plain keys. What such a source offers:
+//
+//   lanes, chunk_bytes(stage, problem, n)    lanes of its own in a token_store
+//   store(stage, store, keys, problem, kv_head, key, count, rows)    new keys, rows [count][D]
+//   append(stage, store, problem, from, count, scratch)    once behind it, with the stage's tensors
+//   take(memory), rows(rows_context, queries)    as those of dot.hpp
+template <class T, class Arch, class Stored>
+class cached_dot {
+ public:
+  static constexpr std::size_t lanes = 0;
+  static index granule(const dot&) noexcept { return cache_chunk; }  // of tokens that are dropped
+  static std::size_t chunk_bytes(const dot&, const problem&, std::size_t) noexcept { return 0; }
+  static void store(const dot&, const token_store&, const cached_keys<T, Arch, Stored>& keys,
+                    const problem& p, index kv_head, index key, index count, const T* rows) {
+    keys.store(kv_head, key, rows, p.D, count);
+  }
+  static void append(const dot&, const token_store&, const problem&, index, index,
+                     workspace&) noexcept {}
+
+  explicit cached_dot(const cached_source_context<T, Arch, Stored, dot>& c)
+      : keys_(c.keys), group_(c.plan.problem.group()) {}
+  void take(workspace&) const noexcept {}
+
+  class rows_type {
+   public:
+    static index panel_begin(index newest, index panel) noexcept {
+      return (newest - 1) / panel * panel;
+    }
+    void enter(index, index) const noexcept {}
+    void advance(index, index) const noexcept {}
+    void scores(const panel<T, Arch>& p, index g, const T* bias) const {
+      constexpr index strip = strip_width<T, Arch>;
+      const index kv = (p.head + g) / source_->group_;
+      const index D = source_->keys_.D;
+      const T* queries = queries_ + (g * count_ + p.begin) * D;
+      for (index c = p.first; c < p.last;) {
+        const index key = p.key(c), within = key % strip;
+        const index n = (std::min)(strip - within, p.last - c);
+        product<Arch>(queries, D, source_->keys_.strip_of(kv, key) + within, strip,
+                      p.line(g, p.begin) + c, p.row_stride, p.end - p.begin, n, D,
+                      bias == nullptr ? start::zero : start::row_bias,
+                      bias == nullptr ? nullptr : bias + (c - p.first));
+        c += n;
+      }
+    }
+
+   private:
+    friend cached_dot;
+    const cached_dot* source_ = nullptr;
+    const T* queries_ = nullptr;
+    index count_ = 0;
+  };
+
+  rows_type rows(const rows_context<T, Arch>& context, T* queries) const {
+    rows_type r;
+    r.source_ = this;
+    r.queries_ = queries;
+    r.count_ = context.count;
+    return r;
+  }
+
+ private:
+  cached_keys<T, Arch, Stored> keys_;
+  index group_;
+};
+
+}  // namespace heed::inline HEED_ABI::kernel

@@ -1,0 +1,29 @@
+// How large the blocks of a sweep are.
+#pragma once
+
+#include "heed/kernel/sweep.hpp"
+#include "heed/options.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// Rows and panel so that what one panel of all its heads touches (entries, queries, outputs)
+// stays in the second-level cache. Rows that stages read above a block's own are computed again
+// for each block, so that blocks with them are taller.
+template <class T, class List>
+block_sizes choose_sizes(const List& list, const problem& p, const tuning& wish) {
+  constexpr index budget = (index{5} << 18) / static_cast<index>(sizeof(T));
+  const reach &before = list.logits_reach, &behind = list.probs_reach;
+  const index halo = before.rows_above + behind.rows_above;
+  const index aside = before.older + before.newer + behind.older + behind.newer;
+  index keys = list.heads_mixed * static_cast<index>(sizeof(T)) > 8 * 4 ? 64 : 128;
+  if (wish.panel > 0) keys = wish.panel;
+  const index a_row = list.heads_mixed * (keys + aside + p.D + p.Dv);
+  // Four tiles of rows read a strip of keys or values while it is in the first-level cache.
+  constexpr index strip = 4 * rows_per_tile;
+  index rows = std::clamp(budget / a_row - halo, strip, halo > 0 ? 10 * strip : 8 * strip);
+  rows = rows / strip * strip;
+  if (wish.rows > 0) rows = wish.rows;
+  return {rows, keys, strip};
+}
+
+}  // namespace heed::inline HEED_ABI::kernel

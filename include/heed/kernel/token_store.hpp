@@ -1,0 +1,130 @@
+// What a cache remembers of one sequence: lanes of bytes, each with so many for a chunk of tokens.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "heed/config.hpp"
+
+namespace heed::inline HEED_ABI::kernel {
+
+// Tokens in a chunk of a cache: a whole number of strips of packed keys on every machine.
+inline constexpr index cache_chunk = 64;
+
+constexpr index chunks_for(index tokens) noexcept {
+  return (tokens + cache_chunk - 1) / cache_chunk;
+}
+
+// A lane holds chunk after chunk, so that it grows, moves and is copied without anybody knowing
+// what is in it. Token j of the store is the sequence's token before() + j.
+class token_store {
+ public:
+  token_store() = default;
+  // Bytes that each lane has for a chunk.
+  explicit token_store(std::span<const std::size_t> chunk_bytes)
+      : sizes_(chunk_bytes.begin(), chunk_bytes.end()), lanes_(chunk_bytes.size()) {}
+
+  index length() const noexcept { return length_; }
+  index before() const noexcept { return before_; }
+  index capacity() const noexcept { return chunks_ * cache_chunk; }
+  std::size_t bytes() const noexcept { return static_cast<std::size_t>(chunks_) * chunk_bytes(); }
+
+  template <class U>
+  U* lane(std::size_t n) const noexcept {
+    return reinterpret_cast<U*>(lanes_[n].get());
+  }
+
+  // Room for this many tokens in all. Throws std::bad_alloc and leaves everything as it was.
+  void reserve(index tokens) {
+    const index chunks = chunks_for(tokens);
+    if (chunks <= chunks_) return;
+    std::vector<buffer> grown(lanes_.size());
+    for (std::size_t n = 0; n < lanes_.size(); ++n) {
+      const std::size_t size = static_cast<std::size_t>(chunks) * sizes_[n];
+      grown[n] = allocate(size);
+      const std::size_t used = used_bytes(n, length_);
+      if (used > 0) std::memcpy(grown[n].get(), lanes_[n].get(), used);
+      std::memset(grown[n].get() + used, 0, size + slack - used);
+    }
+    lanes_.swap(grown);
+    chunks_ = chunks;
+  }
+  // The same, twice as much as there was at least, so that many small steps cost little.
+  void make_room(index tokens) {
+    if (chunks_for(tokens) > chunks_) reserve((std::max)(tokens, 2 * capacity()));
+  }
+
+  void set_length(index tokens) noexcept { length_ = tokens; }
+  void clear() noexcept { length_ = before_ = 0; }
+  // Forgets the oldest tokens, a whole number of chunks.
+  void drop(index tokens) noexcept {
+    for (std::size_t n = 0; n < lanes_.size(); ++n) {
+      const std::size_t gone = used_bytes(n, tokens), all = used_bytes(n, length_);
+      if (all > gone) std::memmove(lanes_[n].get(), lanes_[n].get() + gone, all - gone);
+    }
+    length_ -= tokens;
+    before_ += tokens;
+  }
+  // Becomes a copy of `other`, which has the same lanes. Throws std::bad_alloc and leaves
+  // everything as it was.
+  void copy_from(const token_store& other) {
+    if (other.length_ > capacity()) {
+      token_store grown(sizes_);
+      grown.reserve(other.length_);
+      lanes_.swap(grown.lanes_);
+      chunks_ = grown.chunks_;
+    }
+    for (std::size_t n = 0; n < lanes_.size(); ++n) {
+      const std::size_t used = used_bytes(n, other.length_);
+      if (used > 0) std::memcpy(lanes_[n].get(), other.lanes_[n].get(), used);
+    }
+    length_ = other.length_;
+    before_ = other.before_;
+  }
+
+  // f(std::byte*, std::size_t) for what each lane holds.
+  template <class F>
+  void visit(const F& f) const {
+    for (std::size_t n = 0; n < lanes_.size(); ++n) f(lanes_[n].get(), used_bytes(n, length_));
+  }
+  // After visit() has filled them: what the store is.
+  void restore(index length, index before) noexcept {
+    length_ = length;
+    before_ = before;
+  }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+  static constexpr std::size_t slack = 256;  // readable behind every lane, in whole vectors
+  struct deleter {
+    void operator()(std::byte* p) const noexcept {
+      ::operator delete (p, std::align_val_t{alignment});
+    }
+  };
+  using buffer = std::unique_ptr<std::byte, deleter>;
+
+  static buffer allocate(std::size_t size) {
+    return buffer(
+        static_cast<std::byte*>(::operator new (size + slack, std::align_val_t{alignment})));
+  }
+  std::size_t chunk_bytes() const noexcept {
+    std::size_t sum = 0;
+    for (const std::size_t s : sizes_) sum += s;
+    return sum;
+  }
+  // Of whole chunks.
+  std::size_t used_bytes(std::size_t n, index tokens) const noexcept {
+    return static_cast<std::size_t>(chunks_for(tokens)) * sizes_[n];
+  }
+
+  std::vector<std::size_t> sizes_;
+  std::vector<buffer> lanes_;
+  index chunks_ = 0, length_ = 0, before_ = 0;
+};
+
+}  // namespace heed::inline HEED_ABI::kernel
