@@ -8,6 +8,9 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <span>
+#include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +47,23 @@ class sparse_memory {
  private:
   void* data_;
   std::size_t bytes_;
+};
+
+// Up to 64 KiB that are directly followed by a page that cannot be read. One text at a time.
+class guarded_bytes {
+ public:
+  guarded_bytes() { memory_.forbid(room, room); }
+
+  std::span<const std::byte> operator()(std::string_view text) const {
+    if (text.size() > room) throw std::length_error("guarded_bytes holds 64 KiB");
+    std::byte* const start = memory_.bytes() + room - text.size();
+    std::memcpy(start, text.data(), text.size());
+    return {start, text.size()};
+  }
+
+ private:
+  static constexpr std::size_t room = 65536;
+  sparse_memory memory_{2 * room};
 };
 
 // Where a guarded tensor touches the forbidden page.

@@ -1,7 +1,5 @@
 #include "heed/io/npy.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,8 +9,10 @@
 #include <numeric>
 
 #include "catch.hpp"
+#include "fuzz/npy_target.hpp"
 #include "golden.hpp"
 #include "guarded.hpp"
+#include "scratch_folder.hpp"
 
 namespace heed_test {
 
@@ -26,20 +26,6 @@ using heed::io::parse_npy;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A folder that goes with the test.
-struct scratch_folder {
-  fs::path path = fs::temp_directory_path() / ("heed-npy-test-" + std::to_string(::getpid()));
-  scratch_folder() { fs::create_directories(path); }
-  scratch_folder(const scratch_folder&) = delete;
-  scratch_folder& operator=(const scratch_folder&) = delete;
-  ~scratch_folder() { fs::remove_all(path); }
-};
-
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // The file of a header text, with data; the length field is right.
 std::string file_of(const std::string& header, const std::string& data, char version = 1) {
@@ -67,42 +53,13 @@ npy_array parse(const std::string& file) {
   return parse_npy(std::as_bytes(std::span(file.data(), file.size())), "x.npy");
 }
 
-// Parses from memory that ends at a forbidden page: one byte read too far crashes.
-class guarded_parser {
- public:
-  npy_array operator()(const std::string& file) const {
-    REQUIRE(file.size() <= room);
-    std::byte* const start = memory_.bytes() + room - file.size();
-    std::memcpy(start, file.data(), file.size());
-    return parse_npy({start, file.size()}, "x.npy");
-  }
-  guarded_parser() { memory_.forbid(room, room); }
-
- private:
-  static constexpr std::size_t room = 65536;
-  sparse_memory memory_{2 * room};
-};
-
-// Either an array with as many elements as its shape says, or npy_error with one line.
-void parses_or_refuses(const guarded_parser& guarded, const std::string& file) {
-  try {
-    const npy_array a = guarded(file);
-    index count = 1;
-    for (const index e : a.extents()) count *= e;
-    REQUIRE(a.size() == count);
-    REQUIRE(static_cast<std::size_t>(count) * 4 <= file.size());
-  } catch (const npy_error& e) {
-    const std::string message = e.what();
-    REQUIRE(message.starts_with("x.npy: "));
-    REQUIRE(message.find('\n') == std::string::npos);
-    REQUIRE(message.size() < 400);
-  }
-}
+// Memory that ends at a forbidden page: one byte read too far crashes.
+const guarded_bytes guarded;
 
 }  // namespace
 
 TEST_CASE("npy: what NumPy wrote is read, and written again byte for byte") {
-  const scratch_folder scratch;
+  const scratch_folder scratch("npy");
   int files = 0;
   for (const golden_case& c : golden_cases("softmax_")) {
     for (const char* name : {"q", "k_f32"}) {
@@ -196,25 +153,26 @@ TEST_CASE("npy: a corrupt file is refused with what is wrong") {
 }
 
 TEST_CASE("npy: every truncation and every changed byte is read in bounds") {
-  const guarded_parser guarded;
+  int accepted = 0;
   for (const char version : {char{1}, char{2}}) {
     const std::string file = file_of(header("'<f8'", "False", "(1, 2, 3)"), floats(12), version);
-    REQUIRE(guarded(file).size() == 6);
+    REQUIRE(parse_npy(guarded(file), "x.npy").size() == 6);
     for (std::size_t length = 0; length < file.size(); ++length) {
-      CHECK_THROWS_AS(guarded(file.substr(0, length)), npy_error);
+      CHECK_FALSE(fuzz_npy(guarded(file.substr(0, length))));
     }
     for (std::size_t at = 0; at < file.size(); ++at) {
       for (int value = 0; value < 256; ++value) {
         std::string changed = file;
         changed[at] = static_cast<char>(value);
-        parses_or_refuses(guarded, changed);
+        accepted += fuzz_npy(guarded(changed));
       }
     }
   }
+  CHECK(accepted > 1000);  // changed data, for one
 }
 
 TEST_CASE("npy: a view of any strides is written row-major") {
-  const scratch_folder scratch;
+  const scratch_folder scratch("npy");
   std::vector<double> elements(2 * 3 * 4);
   std::iota(elements.begin(), elements.end(), 0);
   const tensor_view<double, 3> view(elements.data(), {2, 3, 4});
@@ -248,7 +206,7 @@ TEST_CASE("npy: access in another type or rank says so") {
 }
 
 TEST_CASE("npy: files that cannot be read or written are named") {
-  const scratch_folder scratch;
+  const scratch_folder scratch("npy");
   const fs::path missing = scratch.path / "missing.npy", folder = scratch.path / "folder.npy";
   CHECK_THROWS_WITH(heed::io::read_npy(missing), missing.string() + ": no such file");
   fs::create_directory(folder);

@@ -5,7 +5,6 @@
 // shape before the file is seen to hold it.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstring>
@@ -17,12 +16,12 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "heed/io/file.hpp"
 #include "heed/tensor.hpp"
 
 namespace heed::inline HEED_ABI::io {
@@ -191,10 +190,7 @@ class header_parser {
     if (rest_.empty() || (rest_.front() != '\'' && rest_.front() != '"')) malformed();
     const std::size_t end = rest_.find(rest_.front(), 1);
     if (end == std::string_view::npos) malformed();
-    std::string word(rest_.substr(1, std::min<std::size_t>(end - 1, 32)));
-    for (char& c : word) {
-      if (c < ' ' || c > '~') c = '?';
-    }
+    std::string word = printable(rest_.substr(1, end - 1), 32);
     rest_.remove_prefix(end + 1);
     return word;
   }
@@ -302,19 +298,7 @@ inline npy_array parse_npy(std::span<const std::byte> bytes, const std::string& 
 
 // Throws npy_error when the file is missing, unreadable or not a whole .npy file.
 inline npy_array read_npy(const std::filesystem::path& path) {
-  const std::string name = path.string();
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) throw npy_error(name + ": no such file");
-  if (!std::filesystem::is_regular_file(status)) throw npy_error(name + ": not a regular file");
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file ? std::streamoff(file.tellg()) : -1;
-  if (size < 0) throw npy_error(name + ": cannot be opened");
-  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(bytes.data()), size);
-  if (!file || file.gcount() != size) throw npy_error(name + ": cannot be read");
-  return parse_npy(bytes, name);
+  return parse_npy(file_bytes::read<npy_error>(path).bytes(), path.string());
 }
 
 // The start of a version 1.0 file; padded so that the data begins at a multiple of 64 bytes.
@@ -335,33 +319,24 @@ template <class T, int Rank>
 void write_npy(const std::filesystem::path& path, tensor_view<const T, Rank> view) {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>,
                 "heed: write_npy writes float and double");
-  std::filesystem::path part = path;
-  part += ".part";
-  std::error_code error;
-  std::ofstream file(part, std::ios::binary | std::ios::trunc);
-  file << npy_header(dtype_of<T>, view.extents());
-
-  std::vector<T> line(static_cast<std::size_t>(view.extent(Rank - 1)));
-  shape<Rank> at{};
-  for (index n = view.empty() ? 0 : view.size() / view.extent(Rank - 1); n > 0 && file; --n) {
-    index offset = 0;
-    for (std::size_t axis = 0; axis < Rank; ++axis) offset += at[axis] * view.strides()[axis];
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      line[i] = view.data()[offset + static_cast<index>(i) * view.stride(Rank - 1)];
+  replace_file<npy_error>(path, [&](std::ofstream& file) {
+    file << npy_header(dtype_of<T>, view.extents());
+    std::vector<T> line(static_cast<std::size_t>(view.extent(Rank - 1)));
+    shape<Rank> at{};
+    for (index n = view.empty() ? 0 : view.size() / view.extent(Rank - 1); n > 0 && file; --n) {
+      index offset = 0;
+      for (std::size_t axis = 0; axis < Rank; ++axis) offset += at[axis] * view.strides()[axis];
+      for (std::size_t i = 0; i < line.size(); ++i) {
+        line[i] = view.data()[offset + static_cast<index>(i) * view.stride(Rank - 1)];
+      }
+      file.write(reinterpret_cast<const char*>(line.data()),
+                 static_cast<std::streamsize>(line.size() * sizeof(T)));
+      for (int axis = Rank - 2; axis >= 0; --axis) {
+        if (++at[static_cast<std::size_t>(axis)] < view.extent(axis)) break;
+        at[static_cast<std::size_t>(axis)] = 0;
+      }
     }
-    file.write(reinterpret_cast<const char*>(line.data()),
-               static_cast<std::streamsize>(line.size() * sizeof(T)));
-    for (int axis = Rank - 2; axis >= 0; --axis) {
-      if (++at[static_cast<std::size_t>(axis)] < view.extent(axis)) break;
-      at[static_cast<std::size_t>(axis)] = 0;
-    }
-  }
-  file.close();
-  if (file) std::filesystem::rename(part, path, error);
-  if (!file || error) {
-    std::filesystem::remove(part, error);
-    throw npy_error(path.string() + ": cannot be written");
-  }
+  });
 }
 template <class T, int Rank>
 requires(!std::is_const_v<T>) void write_npy(const std::filesystem::path& path,
