@@ -10,6 +10,7 @@
 
 #include "catch.hpp"
 #include "fuzz/npy_target.hpp"
+#include "fuzz/replay.hpp"
 #include "golden.hpp"
 #include "guarded.hpp"
 #include "scratch_folder.hpp"
@@ -219,6 +220,12 @@ TEST_CASE("npy: files that cannot be read or written are named") {
   CHECK_THROWS_AS(heed::io::write_npy(folder, view), npy_error);
   CHECK(fs::is_directory(folder));
   CHECK_FALSE(fs::exists(scratch.path / "folder.npy.part"));
+}
+
+TEST_CASE("npy: the fuzzer's corpus holds no surprises") {
+  const replayed files = replay_corpus("npy", fuzz_npy);
+  CHECK(files.accepted >= 5);
+  CHECK(files.refused >= 9);
 }
 
 }  // namespace heed_test

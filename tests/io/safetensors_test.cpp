@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "catch.hpp"
+#include "fuzz/replay.hpp"
 #include "fuzz/safetensors_target.hpp"
 #include "guarded.hpp"
 #include "scratch_folder.hpp"
@@ -388,6 +389,12 @@ TEST_CASE("safetensors: what cannot be read or written is named, and nothing is 
   CHECK_THROWS_WITH(write(folder, {}), folder.string() + ": cannot be written");
   CHECK(fs::is_directory(folder));
   CHECK_FALSE(fs::exists(scratch.path / "folder.part"));
+}
+
+TEST_CASE("safetensors: the fuzzer's corpus holds no surprises", "[safetensors]") {
+  const replayed files = replay_corpus("safetensors", fuzz_safetensors);
+  CHECK(files.accepted >= 5);
+  CHECK(files.refused >= 13);
 }
 
 }  // namespace heed_test
