@@ -1,6 +1,7 @@
 // attend: attention, forward, for any list of mechanisms.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 
@@ -136,11 +137,17 @@ class forward_call {
   }
 
   // Values are read where they lie when their rows are whole vectors and either follow one another
-  // in memory or are read only once. Rows that lie far apart, such as those of one head among many,
-  // fall into a few sets of the caches and on a page each.
+  // in memory, on vector boundaries, or are read only once. Rows that lie far apart, such as those
+  // of one head among many, fall into a few sets of the caches and on a page each.
   bool values_as_they_are(const sequence& s) const noexcept {
     if (inputs_.v.stride(3) != 1 || problem_.Dv % width<T, Arch> != 0) return false;
-    return inputs_.v.stride(1) == problem_.Dv || s.T <= sizes_.rows;
+    return s.T <= sizes_.rows || (inputs_.v.stride(1) == problem_.Dv && values_are_aligned());
+  }
+  // A vector that straddles two cache lines is loaded twice.
+  bool values_are_aligned() const noexcept {
+    constexpr std::size_t vector_bytes = sizeof(T) * static_cast<std::size_t>(width<T, Arch>);
+    return reinterpret_cast<std::uintptr_t>(inputs_.v.data()) % vector_bytes == 0 &&
+           inputs_.v.stride(0) % width<T, Arch> == 0 && inputs_.v.stride(2) % width<T, Arch> == 0;
   }
   index value_row() const noexcept {
     return (problem_.Dv + width<T, Arch> - 1) / width<T, Arch> * width<T, Arch>;
