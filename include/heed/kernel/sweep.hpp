@@ -613,7 +613,8 @@ class row_block {
     const index at = g * count_ + r;
     const total t = total_of(g, r);
     if (!u_.list.after_softmax) {
-      const T factor = t.sum == 0 ? T(0) : static_cast<T>(std::exp(max_[at] - t.max) / t.sum);
+      const T share = t.max == max_[at] ? T(1) : std::exp(max_[at] - t.max);
+      const T factor = t.sum == 0 ? T(0) : static_cast<T>(share / t.sum);
       for (index d = 0; d < Dv(); ++d) out_[at * ldo_ + d] *= factor;
     }
     return t;
@@ -628,22 +629,23 @@ class row_block {
         for_each_pair(u_.list.output, u_.plans.output, [&](const auto& stage, const auto& plan) {
           if (is_active(stage)) plan.output(head_ + g, row_ + r, line, scratch_);
         });
-        store_row(g, r, line, t.log() + shift_[at]);
+        store_row(g, r, line);
+        if (u_.lse.data() != nullptr) {
+          u_.lse(seq().batch, out_row(r), head_ + g) = t.log() + shift_[at];
+        }
       }
     }
   }
-  void store_row(index g, index r, const T* line, T lse) {
-    const index row = seq().first_query + row_ + r - u_.first_out;
-    if (Dv() > 0) {
-      T* out = u_.out.pointer(seq().batch, row, head_ + g, index{0});
-      const index step = u_.out.stride(3);
-      if (step == 1) {
-        for (index d = 0; d < Dv(); ++d) out[d] = line[d];
-      } else {
-        for (index d = 0; d < Dv(); ++d) out[d * step] = line[d];
-      }
+  index out_row(index r) const noexcept { return seq().first_query + row_ + r - u_.first_out; }
+  void store_row(index g, index r, const T* line) {
+    if (Dv() == 0) return;
+    T* out = u_.out.pointer(seq().batch, out_row(r), head_ + g, index{0});
+    const index step = u_.out.stride(3);
+    if (step == 1) {
+      for (index d = 0; d < Dv(); ++d) out[d] = line[d];
+    } else {
+      for (index d = 0; d < Dv(); ++d) out[d * step] = line[d];
     }
-    if (u_.lse.data() != nullptr) u_.lse(seq().batch, row, head_ + g) = lse;
   }
 
   const unit_type& u_;
