@@ -32,8 +32,9 @@ class reverse_call {
       std::declval<const source_context<T, Arch>&>(), std::declval<const loader_type&>()));
   using gradient_type =
       decltype(std::declval<const typename list_type::scores_type&>().source_gradient(
-          std::declval<const source_type&>(), std::declval<const source_context<T, Arch>&>(),
-          std::declval<const loader_type&>()));
+          std::declval<const source_type&>(),
+          destination_of(std::declval<const typename list_type::scores_type&>()),
+          std::declval<const source_context<T, Arch>&>(), std::declval<const loader_type&>()));
   using unit_type = unit<T, Arch, list_type, source_type>;
   using reverse_type = reverse_unit<T, Arch, list_type, source_type, gradient_type>;
   using sums_type = sums_set<T, Arch, list_type>;
@@ -128,7 +129,8 @@ class reverse_call {
     source.take(scratch);
     for (index task = 0; task < source.tasks(); ++task) source.prepare(task, scratch);
     if constexpr (requires { source.seal(); }) source.seal();
-    gradient_type gradient = list_.scores.source_gradient(source, context, loader);
+    gradient_type gradient =
+        list_.scores.source_gradient(source, destination_of(list_.scores), context, loader);
     gradient.take(scratch, {grads_.q.data() != nullptr, grads_.k.data() != nullptr});
 
     const sequence& s = visible.s;

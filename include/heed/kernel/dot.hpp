@@ -260,7 +260,7 @@ struct dot {
     return dot_source<T, Arch, Loader>(context, loader);
   }
   template <class T, class Arch, class Loader>
-  auto source_gradient(const auto&, const source_context<T, Arch>& context,
+  auto source_gradient(const auto&, const auto&, const source_context<T, Arch>& context,
                        const Loader& loader) const {
     return dot_gradient<T, Arch, Loader>(context, loader);
   }

@@ -1,6 +1,8 @@
 // Copies into the layouts that the product reads: transposed strips of keys, padded rows.
 #pragma once
 
+#include <algorithm>
+
 #include "heed/kernel/tile.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
@@ -37,6 +39,27 @@ HEED_INLINE void transpose_square(const T* from, index row_stride, T* to, index 
     for (int d = 0; d < n; ++d) to[d * ldt + j] = from[j * row_stride + d];
   }
 #endif
+}
+
+// to[c * ldt + r] = from[r * ldf + c].
+template <class Arch, class T>
+inline void copy_transposed(const T* from, index ldf, index rows, index cols, T* to, index ldt) {
+  constexpr index side = width<T, Arch>;
+  for (index r = 0; r < rows; r += side) {
+    const index used = (std::min)(side, rows - r);
+    for (index c = 0; c < cols; c += side) {
+      const T* square = from + r * ldf + c;
+      T* turned = to + c * ldt + r;
+      if (used == side && c + side <= cols) {
+        transpose_square<Arch>(square, ldf, turned, ldt);
+        continue;
+      }
+      const index wide = (std::min)(side, cols - c);
+      for (index i = 0; i < used; ++i) {
+        for (index j = 0; j < wide; ++j) turned[j * ldt + i] = square[i * ldf + j];
+      }
+    }
+  }
 }
 
 // Keys as columns: strip s holds keys [s * strip_width, ...) as [depth][strip_width], so that
@@ -76,9 +99,9 @@ inline void pack_columns(const T* keys, index row_stride, index element_stride, 
 template <class Arch, class T>
 inline void unpack_columns(const T* packed, index n, index depth, T* rows, index row_stride) {
   constexpr index w = strip_width<T, Arch>;
-  for (index j = 0; j < n; ++j) {
-    const T* column = packed + j / w * w * depth + j % w;
-    for (index d = 0; d < depth; ++d) rows[j * row_stride + d] = column[d * w];
+  for (index j = 0; j < n; j += w) {
+    copy_transposed<Arch>(packed + j * depth, w, depth, (std::min)(w, n - j), rows + j * row_stride,
+                          row_stride);
   }
 }
 

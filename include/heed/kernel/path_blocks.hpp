@@ -46,14 +46,16 @@ struct path_layout {
   struct node {
     index first_chunk;
     index level;
-    index keys;    // offset of its carried keys: a run of packed chunks
+    index slot;    // its carried keys: a run of packed chunks, from this one of all such on
+    index keys;    // their offset
     index matrix;  // offset of its matrix
   };
   node below(index edge) const noexcept {
     const index block = (edge - 1) / chunks(), within = edge - block * chunks();
     index level = 0;
     while (level < levels && (within >> level) % 2 == 0) ++level;
-    return {edge - (index{1} << level), level, carried(block, level, within >> level),
+    const index slot = carried(block, level, within >> level);
+    return {edge - (index{1} << level), level, slot, ends(slot),
             matrices() + (edge - 1) * chunk.matrix_size()};
   }
 
@@ -64,19 +66,19 @@ struct path_layout {
   index ends(index c) const noexcept {
     return all_chunks * record_size() + c * chunk.columns_size();
   }
+  // Chunks of carried keys in all.
+  index slots() const noexcept { return all_chunks + blocks * levels * (chunks() / 2); }
   index total() const noexcept { return matrices() + all_chunks * chunk.matrix_size(); }
 
  private:
   index record_size() const noexcept { return 2 * chunk.columns_size() + chunk.solved_size(); }
-  // Left children of one level; `number` is odd and counts nodes of the level within the block.
+  // The slot of a whole block, or of a left child: `number` is odd and counts nodes of its level
+  // within the block.
   index carried(index block, index level, index number) const noexcept {
-    if (level == levels) return ends(block * chunks());
-    const index left = (block * levels + level) * (chunks() / 2) + ((number / 2) << level);
-    return ends(all_chunks) + left * chunk.columns_size();
+    if (level == levels) return block * chunks();
+    return all_chunks + (block * levels + level) * (chunks() / 2) + ((number / 2) << level);
   }
-  index matrices() const noexcept {
-    return ends(all_chunks) + blocks * levels * (chunks() / 2) * chunk.columns_size();
-  }
+  index matrices() const noexcept { return ends(slots()); }
 };
 
 // The keys that rows of a sequence reach: visible ones are in [first, last), and no path crosses a
@@ -101,6 +103,28 @@ struct path_reach {
     return reach;
   }
 };
+
+// Tokens of chunk c whose transformations some visible path may cross. The path of the oldest
+// visible key leaves out that key's own transformation.
+template <class T, class Arch>
+key_range crossed_tokens(const path_layout<T, Arch>& layout, const path_reach& reach, index c) {
+  const index size = layout.chunk.tokens;
+  const index to = (std::min)((c + 1) * size, reach.last);
+  return {(std::max)(c * size, (std::min)(to, reach.first + 1)), to};
+}
+// Rows [tokens][padded_D] of -w and the betas of a chunk; both 0 for tokens that no path crosses.
+template <class T, class Arch, class Tokens>
+void load_transformations(const path_layout<T, Arch>& layout, const path_reach& reach,
+                          const Tokens& tokens, index c, T* minus_w, T* beta) {
+  const index size = layout.chunk.tokens, Dp = layout.chunk.padded_D(), start = c * size;
+  const key_range crossed = crossed_tokens(layout, reach, c);
+  if (crossed.begin != start || crossed.end != start + size) {
+    for (index i = 0; i < size * Dp; ++i) minus_w[i] = T(0);
+    for (index s = 0; s < size; ++s) beta[s] = T(0);
+  }
+  const index skip = crossed.begin - start;
+  tokens.transformations(crossed.begin, crossed.end, minus_w + skip * Dp, Dp, beta + skip);
+}
 
 // One block of one key head while it is prepared.
 template <class T, class Arch, class Tokens>
@@ -157,14 +181,7 @@ class path_block_builder {
       pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.keys);
     }
     dust_of_chunk(c) = dust_of<Arch>(chunk.keys, shape_.columns_size());
-    // The path of the oldest visible key leaves out that key's own transformation.
-    const index crossed = (std::max)(from, (std::min)(to, reach_.first + 1));
-    if (crossed != start || to != end) {
-      fill(w_rows_, T(0), shape_.tokens * Dp);
-      fill(beta_, T(0), shape_.tokens);
-    }
-    const index skip = crossed - start;
-    tokens_.transformations(crossed, to, w_rows_ + skip * Dp, Dp, beta_ + skip);
+    load_transformations(layout_, reach_, tokens_, c, w_rows_, beta_);
     pack_columns<Arch>(w_rows_, Dp, index{1}, shape_.tokens, shape_.D, chunk.minus_w);
   }
 

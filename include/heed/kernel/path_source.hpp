@@ -1,6 +1,8 @@
 // PaTH as a source of scores: rows that walk back over chunks and blocks (path_blocks.hpp).
 #pragma once
 
+#include <span>
+
 #include "heed/kernel/dot.hpp"
 #include "heed/kernel/path_blocks.hpp"
 
@@ -13,6 +15,19 @@ struct path_run {
   index chunk;       // where they stand
   index edge;        // their queries have been carried to the start of this chunk
   index newest;      // the newest token of a row
+};
+
+// Walks of rows over nodes, and the queries as they were before: what the way back restores.
+template <class T>
+struct path_journal {
+  struct walk {
+    index begin, end;  // rows
+    index from;        // the edge that they left
+    T* queries;        // [heads][end - begin][padded_D]
+  };
+  walk* walks = nullptr;
+  index count = 0;
+  T* free = nullptr;  // where the next queries go
 };
 
 template <class T, class Arch, class Loader, class Path>
@@ -49,6 +64,14 @@ class path_source {
         .build(task % layout_.blocks);
   }
 
+  // What the gradient reads.
+  const layout_type& layout() const noexcept { return layout_; }
+  const path_reach& reach() const noexcept { return reach_; }
+  const T* head(index n) const noexcept { return head_data(n); }
+  const bool* plain_chunks(index n) const noexcept { return head_plain(n); }
+  const sequence& sequence_of() const noexcept { return loader_->context.sequence; }
+  auto tokens(index n) const noexcept { return tokens_of{*this, kv_head_ + n}; }
+
   class rows_type {
    public:
     // The oldest key that a panel may reach which ends before `newest`.
@@ -81,10 +104,10 @@ class path_source {
         index to = edge;
         if (edge * size > key) {
           for (;;) {
-            const auto node = source_->layout_.below(to);
-            if (node.first_chunk * size <= key) break;
-            walk(node.matrix, runs_[n].begin, runs_[same - 1].end);
-            to = node.first_chunk;
+            const index next = source_->layout_.below(to).first_chunk;
+            if (next * size <= key) break;
+            walk(to, runs_[n].begin, runs_[same - 1].end);
+            to = next;
           }
         }
         for (; n < same; ++n) runs_[n].edge = to;
@@ -92,34 +115,77 @@ class path_source {
     }
 
     void scores(const panel<T, Arch>& p, index g, const T* bias) const {
+      each_part(p, [&](const path_run* run, const part& at) {
+        if (run == nullptr) {
+          older_node(p, g, bias, at);
+        } else {
+          own_chunk(p, g, bias, *run, at);
+        }
+      });
+    }
+    void advance(index, index) const noexcept {}
+
+    // Rows [begin, end) of a panel that read keys of one chunk or node, up to column `last`.
+    struct part {
+      index begin, end;
+      index edge;  // their queries stand at the start of this chunk
+      index last;
+    };
+    // f(run, part) with the run whose own chunk is read, or nullptr: then it is the node below
+    // part.edge, and rows of several runs may be in one part.
+    template <class F>
+    void each_part(const panel<T, Arch>& p, const F& f) const {
       const index size = source_->layout_.chunk.tokens;
       for (index n = 0; n < run_count_; ++n) {
         const path_run& run = runs_[n];
         if (run.end <= p.begin) continue;
         if (run.begin >= p.end) break;
-        const index begin = (std::max)(p.begin, run.begin);
+        part at{(std::max)(p.begin, run.begin), (std::min)(p.end, run.end), run.edge, 0};
         if (p.key(p.first) >= run.edge * size) {
-          own_chunk(p, g, bias, run, begin, (std::min)(p.end, run.end));
+          at.last = (std::min)(p.last, token(at.end - 1) + 1 - p.column);
+          if (at.last > p.first) f(&run, at);
           continue;
         }
-        index last = n;
-        while (last + 1 < run_count_ && runs_[last + 1].begin == runs_[last].end &&
-               runs_[last + 1].begin < p.end && runs_[last + 1].edge == run.edge) {
-          ++last;
-        }
         // A run that has not left its chunk may stand at the same edge as one that came there.
-        older_node(p, g, bias, run.edge, begin, (std::min)(p.end, runs_[last].end));
-        n = last;
+        while (n + 1 < run_count_ && runs_[n + 1].begin == runs_[n].end &&
+               runs_[n + 1].begin < p.end && runs_[n + 1].edge == run.edge) {
+          ++n;
+        }
+        at.end = (std::min)(p.end, runs_[n].end);
+        at.last = (std::min)(p.last, run.edge * size - p.column);
+        f(nullptr, at);
       }
     }
-    void advance(index, index) const noexcept {}
+
+    // For the way back.
+    std::span<const path_run> runs() const noexcept {
+      return {runs_, static_cast<std::size_t>(run_count_)};
+    }
+    index token(index r) const noexcept {
+      return path_reach::token(source_->sequence_of(), row_ + r);
+    }
+    const T* along(index g, index r) const noexcept {
+      return along_ + (g * count_ + r) * source_->layout_.chunk.padded_tokens();
+    }
+    const T* walked(index g, index r) const noexcept {
+      return walked_ + (g * count_ + r) * source_->layout_.chunk.padded_D();
+    }
+    // From here on, every walk is written down.
+    void record(path_journal<T>* journal) noexcept { journal_ = journal; }
+    // Takes the last walk back.
+    typename path_journal<T>::walk undo() noexcept {
+      const auto walk = journal_->walks[--journal_->count];
+      journal_->free = walk.queries;
+      copy_walked(walk, [](T* kept, T* query) { *query = *kept; });
+      for (index n = 0; n < run_count_; ++n) {
+        if (runs_[n].begin >= walk.begin && runs_[n].end <= walk.end) runs_[n].edge = walk.from;
+      }
+      return walk;
+    }
 
    private:
     friend path_source;
 
-    index token(index r) const noexcept {
-      return path_reach::token(source_->sequence_of(), row_ + r);
-    }
     const T* head(index g) const noexcept {
       return source_->head_data((head_ + g) / source_->group_ - source_->kv_head_);
     }
@@ -191,10 +257,26 @@ class path_source {
       }
     }
 
-    // Rows [begin, end) are multiplied by a node's matrix.
-    void walk(index matrix, index begin, index end) {
+    // f(copy, query) for every number of the queries of a walk.
+    template <class F>
+    void copy_walked(const typename path_journal<T>::walk& walk, const F& f) const {
+      const index Dp = source_->layout_.chunk.padded_D(), n = (walk.end - walk.begin) * Dp;
+      for (index g = 0; g < heads_; ++g) {
+        T *kept = walk.queries + g * n, *query = walked_ + (g * count_ + walk.begin) * Dp;
+        for (index i = 0; i < n; ++i) f(kept + i, query + i);
+      }
+    }
+    // Rows [begin, end) are multiplied by the matrix of the node below an edge.
+    void walk(index edge, index begin, index end) {
       const auto& shape = source_->layout_.chunk;
       const index Dp = shape.padded_D(), rows = end - begin;
+      const index matrix = source_->layout_.below(edge).matrix;
+      if (journal_ != nullptr) {
+        const typename path_journal<T>::walk w{begin, end, edge, journal_->free};
+        journal_->walks[journal_->count++] = w;
+        journal_->free += heads_ * rows * Dp;
+        copy_walked(w, [](T* kept, T* query) { *kept = *query; });
+      }
       for (index g = 0; g < heads_; ++g) {
         T* q = walked_ + (g * count_ + begin) * Dp;
         product<Arch>(q, Dp, head(g) + matrix, Dp, moved_, Dp, rows, shape.D, shape.D, start::zero);
@@ -223,24 +305,20 @@ class path_source {
       }
     }
 
-    void older_node(const panel<T, Arch>& p, index g, const T* bias, index edge, index begin,
-                    index end) const {
+    void older_node(const panel<T, Arch>& p, index g, const T* bias, const part& at) const {
       const auto& shape = source_->layout_.chunk;
-      const auto node = source_->layout_.below(edge);
-      const index Dp = shape.padded_D();
-      times_keys(p, g, bias, walked_ + (g * count_ + begin) * Dp, Dp, head(g) + node.keys,
-                 p.key(p.first) - node.first_chunk * shape.tokens, begin, end,
-                 (std::min)(p.last, edge * shape.tokens - p.column));
+      const auto node = source_->layout_.below(at.edge);
+      times_keys(p, g, bias, walked(g, at.begin), shape.padded_D(), head(g) + node.keys,
+                 p.key(p.first) - node.first_chunk * shape.tokens, at.begin, at.end, at.last);
     }
 
     void own_chunk(const panel<T, Arch>& p, index g, const T* bias, const path_run& run,
-                   index begin, index end) const {
+                   const part& rows) const {
       const auto& shape = source_->layout_.chunk;
       const index D = shape.D, Cp = shape.padded_tokens(), start = run.chunk * shape.tokens;
+      const index begin = rows.begin, end = rows.end, last = rows.last;
       const index newest = token(end - 1);
-      const index last = (std::min)(p.last, newest + 1 - p.column);
-      if (last <= p.first) return;
-      const T* along = along_ + (g * count_ + begin) * Cp;
+      const T* along = this->along(g, begin);
       if (!plain(g, run.chunk)) {
         for (index r = begin; r < end; ++r, along += Cp) {
           for (index c = p.first; c < last; ++c) {
@@ -268,6 +346,7 @@ class path_source {
     T* walked_ = nullptr;  // [heads][count][padded_D]: queries at their run's edge
     T* moved_ = nullptr;   // [count][padded_D]
     T* dust_ = nullptr;    // [heads][count]: what counts as 0 in a row's query
+    path_journal<T>* journal_ = nullptr;
   };
 
   rows_type rows(const rows_context<T, Arch>& context, T* queries) const {
@@ -322,7 +401,6 @@ class path_source {
     }
   };
 
-  const sequence& sequence_of() const noexcept { return loader_->context.sequence; }
   T* head_data(index head) const noexcept { return data_ + head * layout_.total(); }
   bool* head_plain(index head) const noexcept { return plain_ + head * layout_.all_chunks; }
 

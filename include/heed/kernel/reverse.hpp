@@ -17,7 +17,7 @@
 //   place inputs   plan    queries_grad(head, row_begin, row_end, T* rows, ld), keys_grad(kv_head,
 //                          key_begin, key_end, T* rows, ld): the gradient of what queries or keys
 //                          put out becomes that of what they were given, in place
-//   place scores   stage   source_gradient(source, owner_context) -> Gradient: reverse_dot.hpp
+//   place scores   stage   source_gradient(...) -> Gradient: reverse_dot.hpp; no sums
 //   place logits,  rows    carries(visit): visit(pointer, count) for all that forward or advance
 //   place probs            change from panel to panel; may be left out when nothing does.
 //                          hook::forward_carries: forward does (advance alone is not enough)
@@ -260,7 +260,8 @@ constexpr bool check_reverse() {
   static_assert(!has_hook<Stage>(hook::forward_carries) || has_hook<Stage>(hook::carries),
                 "heed: attend_grad: hook::forward_carries says that forward moves a carry: the "
                 "mechanism must show it through carries(visit)");
-  static_assert(has_hook<Stage>(hook::sums) == has_hook<Stage>(hook::gradients),
+  static_assert(Stage::where == place::scores ||
+                    has_hook<Stage>(hook::sums) == has_hook<Stage>(hook::gradients),
                 "heed: attend_grad: gradients and sums belong together");
   return true;
 }

@@ -248,6 +248,7 @@ class reverse_block : row_block<T, Arch, List, Source> {
   // All panels, oldest to newest. Measuring: only to find delta.
   void reverse(moving& m, const rows_context<T, Arch>& context, bool measuring) {
     const workspace::scope taken(base::scratch_);
+    m.gradient.restart(measuring);
     begin_backward(m, context, measuring);
     for (auto n = static_cast<index>(panels_.size()); n-- > 0;) {
       const key_range p = panels_[static_cast<std::size_t>(n)];
@@ -293,6 +294,7 @@ class reverse_block : row_block<T, Arch, List, Source> {
     for_each_pair(list().probs, m.probs, move);
   }
   void end_backward(moving& m) {
+    m.gradient.finish(strange_block_);
     finish_queries();
     const auto end = [&](const auto& stage, auto& rows) {
       using Stage = std::remove_cvref_t<decltype(stage)>;

@@ -1,5 +1,6 @@
 // The adjoint of the plain dot product, and with it what a stage of place scores offers the reverse
-// sweep: source_gradient(source, source_context, loader) -> Gradient, one per gradient owner.
+// sweep: source_gradient(source, gradient_type, source_context, loader) -> Gradient, one per
+// gradient owner. A stage without tensors of its own gets an empty value as gradient_type.
 //
 //   take(workspace&, wanted)   takes memory, sets the sums to 0; wanted: which gradients are asked
 //   for rows(source_rows, rows_context, T* queries, head_rows dqueries) -> Rows
@@ -10,17 +11,18 @@
 //                              what the loader loaded. Gradients of the stage's own tensors are to
 //                              be added to their places here
 //   its Rows, for one row block:
-//     keep(panels)             before the first panel: the panels, newest first, in case that
-//     carries
-//                              have to be kept on a way through them
+//     keep(panels)             the panels, newest first, before anything has been entered: in case
+//                              that carries have to be kept on a way through them
+//     restart(measuring)       a reverse sweep begins: the source moves to the oldest panel, as far
+//                              as it is not there. Measuring: no gradients will be asked for in it
 //     recall(n)                panel n is next, oldest first: puts back its carry; then the
-//     source's
-//                              enter() and scores() are called as in the forward direction
+//                              source's enter() and scores() are called as in the forward direction
 //     queries_grad(p, g, careful)  the panel's `data` is the gradient of scores(p, g): adds the
 //                              queries' part
 //     keys_grad(p, g, careful)  the same for the keys' part, called once all strips of rows have
 //                              been there, for some rows and columns at a time
 //     retreat(key_begin, key_end)  the reverse sweep leaves these columns
+//     finish(careful)          behind the newest panel, but in a sweep that measures
 //
 // `careful`: something that is not finite is near. Entries of the panel that are 0 must not meet
 // it.
@@ -96,6 +98,7 @@ class dot_gradient {
   class rows_type {
    public:
     void keep(std::span<const key_range>) const noexcept {}
+    void restart(bool) const noexcept {}
     void recall(std::size_t) const noexcept {}
     // score = <query, key>:  dquery += dscore key
     void queries_grad(const panel<T, Arch>& p, index g, bool careful) const {
@@ -116,6 +119,7 @@ class dot_gradient {
                                    p.last - p.first, D, p.end - p.begin);
     }
     void retreat(index, index) const noexcept {}
+    void finish(bool) const noexcept {}
 
    private:
     friend dot_gradient;

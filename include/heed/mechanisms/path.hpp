@@ -18,13 +18,22 @@
 #include "heed/checks.hpp"
 #include "heed/concepts.hpp"
 #include "heed/kernel/path_source.hpp"
+#include "heed/kernel/reverse_path.hpp"
 
 namespace heed::inline HEED_ABI {
+
+// The gradients of w [B, S, Hkv, D] and beta [B, S, Hkv].
+template <class T>
+struct path_grad {
+  tensor_view<T, 4> w = {};
+  tensor_view<T, 3> beta = {};
+};
 
 template <class T>
 struct path {
   static constexpr place where = place::scores;
-  static constexpr hook hooks = hook::check | hook::tokens;
+  static constexpr hook hooks = hook::check | hook::tokens | hook::gradients;
+  using gradient_type = path_grad<T>;
 
   tensor_view<const T, 4> w;     // [B, S, Hkv, D]
   tensor_view<const T, 3> beta;  // [B, S, Hkv], in [0, 2] where the result shall not grow
@@ -54,6 +63,19 @@ struct path {
   auto source(const kernel::source_context<T, Arch>& context, const Loader& loader) const {
     return kernel::path_source<T, Arch, Loader, path>(*this, context, loader);
   }
+  // source: L_ij = q_i^T H_p ... H_(j+1) k_j. Its rows move queries; the gradient moves theirs
+  // back.
+  template <class Arch, class Source, class Loader>
+  auto source_gradient(const Source& source, const path_grad<T>& d,
+                       const kernel::source_context<T, Arch>& context, const Loader&) const {
+    return kernel::path_gradient<T, Arch, Source>(source, context, d.w, d.beta);
+  }
+
+  template <class F>
+  void gradients(const path_grad<T>& d, const F& f) const {
+    f("path.w", d.w, w);
+    f("path.beta", d.beta, beta);
+  }
 };
 template <class T, class U>
 path(tensor_view<T, 4>, tensor_view<U, 3>) -> path<std::remove_const_t<T>>;
@@ -61,6 +83,8 @@ template <class T, class U>
 path(tensor_view<T, 4>, tensor_view<U, 3>, index) -> path<std::remove_const_t<T>>;
 template <class T, class U>
 path(tensor_view<T, 4>, tensor_view<U, 3>, index, index) -> path<std::remove_const_t<T>>;
+template <class T>
+path_grad(tensor_view<T, 4>, tensor_view<T, 3>) -> path_grad<T>;
 
 // Makes directions of projections: to = from / sqrt(sum over D of from^2 + eps), as PaTH's layer
 // does. A row of zeros stays zero: its transformation is the identity. from and to may be the same
