@@ -2,10 +2,7 @@
 // what other tokens must not disturb.
 #include <cmath>
 
-#include "gradient.hpp"
-#include "gradient_golden.hpp"
-#include "heed/heed.hpp"
-#include "mechanisms/path_calls.hpp"
+#include "mechanisms/path_gradients.hpp"
 
 namespace heed_test {
 
@@ -14,14 +11,10 @@ namespace {
 constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 constexpr random_limits limits{.newer_keys = false};
 
-template <class T>
-auto path_with_gradients(const path_parameters& p, gradient_memory<T>& to) {
-  const heed::path<T> path = p.of<T>();
-  return heed::with_grad(path, {to.like("w", path.w), to.like("beta", path.beta)});
-}
 // make(type, memory) of a list with PaTH alone.
 auto alone(const path_parameters& p) {
-  return [&p]<class T>(T, gradient_memory<T>& to) { return std::tuple(path_with_gradients(p, to)); };
+  return
+      [&p]<class T>(T, gradient_memory<T>& to) { return std::tuple(path_with_gradients(p, to)); };
 }
 
 // A causal call of one batch with all of its parameters.
@@ -66,30 +59,14 @@ TEST_CASE("path: gradients under every mask") {
   });
 }
 
-TEST_CASE("path: golden gradients, alone and with FoX") {
-  const auto path_of = [](auto& call) {
-    using T = typename std::remove_reference_t<decltype(call)>::value_type;
-    return heed::with_grad(
-        heed::path<T>{call.template tensor<4>("w"), call.template tensor<3>("beta")},
-        {call.template gradient<4>("w"), call.template gradient<3>("beta")});
-  };
-  int with_gates = 0;
+TEST_CASE("path: golden gradients") {
+  int cases = 0;
   for (const golden_case& one : golden_cases("path_")) {
-    if (!one.has("gate")) {
-      check_golden_gradients(one, [&](auto& call) { return std::tuple(path_of(call)); });
-      continue;
-    }
-    ++with_gates;
-    const heed::gate convention = one.text("gate") == "inside_scale" ? heed::gate::inside_scale
-                                                                     : heed::gate::outside_scale;
-    check_golden_gradients(one, [&](auto& call) {
-      using T = typename std::remove_reference_t<decltype(call)>::value_type;
-      const heed::fox<T> fox{call.template tensor<3>("g"), convention};
-      return std::tuple(path_of(call),
-                        heed::with_grad(fox, {call.template gradient<3>("g")}));
-    });
+    if (one.has("gate")) continue;
+    ++cases;
+    check_golden_gradients(one, [&](auto& call) { return std::tuple(golden_path(call)); });
   }
-  CHECK(with_gates >= 8);
+  CHECK(cases >= 9);
 }
 
 TEST_CASE("path: gradients do not depend on chunks and blocks") {
@@ -113,10 +90,10 @@ TEST_CASE("path: gradients of reflections, of the identity and of directions of 
       INFO("beta " << beta << " zeros " << zeros);
       auto make = alone(c.p);
       gradient_memory<double> memory;
-      for (const auto& [tensor, error] : heed::reference::gradient_check(
-               c.x.q.view<double>(), c.x.k.view<double>(), c.x.v.view<double>(),
-               {.mask = c.x.mask, .scale = 0.35}, {.samples = 6},
-               std::get<0>(make(double(), memory)))) {
+      for (const auto& [tensor, error] :
+           heed::reference::gradient_check(c.x.q.view<double>(), c.x.k.view<double>(),
+                                           c.x.v.view<double>(), {.mask = c.x.mask, .scale = 0.35},
+                                           {.samples = 6}, std::get<0>(make(double(), memory)))) {
         INFO(tensor);
         CHECK(error <= 1e-8);
       }

@@ -12,6 +12,11 @@ namespace heed::inline HEED_ABI {
 
 namespace kernel {
 
+// Keys [begin, end).
+struct key_range {
+  index begin, end;
+};
+
 // Row i sees keys [lo, hi) and [begin, first); lo == hi when the first part is empty.
 struct row_bounds {
   index lo = 0, hi = 0, first = 0;

@@ -30,11 +30,6 @@
 
 namespace heed::inline HEED_ABI::kernel {
 
-// Keys [begin, end).
-struct key_range {
-  index begin, end;
-};
-
 // Score sources that bound the norms of what they multiply queries with: see dot_source.
 template <class SourceRows>
 concept bounds_keys = requires(const SourceRows& rows) {

@@ -7,6 +7,8 @@
 // its children, which takes as many products as it took to make them, twice.
 #pragma once
 
+#include <memory>
+
 #include "heed/kernel/path_blocks.hpp"
 #include "heed/kernel/reverse_householder.hpp"
 
@@ -80,8 +82,7 @@ class path_head_adjoint {
     spare_ = memory.take<T>(size);
     moved_ = memory.take<T>(shape().tokens * shape().padded_D());
     pairs_ = memory.take<T>(2 * (layout_.levels + 1) * size);
-    chunk_adjoint<T, Arch> adjoint(shape(), memory);
-    adjoint_ = &adjoint;
+    adjoint_ = std::construct_at(memory.take<chunk_adjoint<T, Arch>>(1), shape(), memory);
     for (index b = 0; b < layout_.blocks; ++b) finish_block(b);
   }
 
