@@ -193,13 +193,4 @@ outcome attend(const attend_case& c, const settings& s, const Mechanisms&... mec
   return attend<T>(c, s, places, mechanisms...);
 }
 
-// Attends with mechanisms whose gradients are not built.
-template <class T, class... Mechanisms>
-outcome attend_only(const attend_case& c, const settings& s, const Mechanisms&... mechanisms) {
-  if (s.grad) throw not_built("the gradients of mechanism " + c.mechanism() + " are not built yet");
-  attend_call<T> call(c, s);
-  call.forward(mechanisms...);
-  return call.take();
-}
-
 }  // namespace attend_program

@@ -12,9 +12,11 @@ outcome run_path(const attend_case& c, const settings& s) {
     const heed::problem p = c.problem();
     const auto w = c.tensor<T>("w", {p.B, p.S, p.Hkv, p.D});
     const auto beta = c.tensor<T>("beta", {p.B, p.S, p.Hkv});
-    const heed::path path{w.template view<T, 4>(), beta.template view<T, 3>(), s.path_chunk,
-                          s.path_block};
-    if (!c.has("gate")) return attend_only<T>(c, s, path);
+    gradient_places<T> places(s);
+    const auto path = heed::with_grad(
+        heed::path{w.template view<T, 4>(), beta.template view<T, 3>(), s.path_chunk, s.path_block},
+        {places.template of<4>("w", w), places.template of<3>("beta", beta)});
+    if (!c.has("gate")) return attend<T>(c, s, places, path);
 
     const std::string gate = c.text("gate");
     if (gate != "inside_scale" && gate != "outside_scale") {
@@ -22,10 +24,10 @@ outcome run_path(const attend_case& c, const settings& s) {
                        " is not inside_scale or outside_scale");
     }
     const auto log_f = c.tensor<T>("g", {p.B, p.S, p.Hq});
-    return attend_only<T>(
-        c, s, path,
-        heed::fox{log_f.template view<T, 3>(),
-                  gate == "inside_scale" ? heed::gate::inside_scale : heed::gate::outside_scale});
+    const heed::fox fox{log_f.template view<T, 3>(), gate == "inside_scale"
+                                                         ? heed::gate::inside_scale
+                                                         : heed::gate::outside_scale};
+    return attend<T>(c, s, places, path, heed::with_grad(fox, {places.template of<3>("g", log_f)}));
   });
 }
 

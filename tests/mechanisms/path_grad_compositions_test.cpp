@@ -4,22 +4,6 @@
 
 namespace heed_test {
 
-TEST_CASE("path with fox: golden gradients") {
-  int cases = 0;
-  for (const golden_case& one : golden_cases("path_")) {
-    if (!one.has("gate")) continue;
-    ++cases;
-    const heed::gate convention =
-        one.text("gate") == "inside_scale" ? heed::gate::inside_scale : heed::gate::outside_scale;
-    check_golden_gradients(one, [&](auto& call) {
-      using T = typename std::remove_reference_t<decltype(call)>::value_type;
-      const heed::fox<T> fox{call.template tensor<3>("g"), convention};
-      return std::tuple(golden_path(call), heed::with_grad(fox, {call.template gradient<3>("g")}));
-    });
-  }
-  CHECK(cases >= 8);
-}
-
 TEST_CASE("path with fox: gradients under every mask, gates that cut among them") {
   check_gradients(300, 60, {.newer_keys = false}, [](random_problem& x) {
     if (!heed::hides_newer_keys(x.mask)) x.mask.is_causal = true;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "gradient.hpp"
-#include "gradient_golden.hpp"
 #include "heed/heed.hpp"
 #include "mechanisms/path_calls.hpp"
 
@@ -12,12 +11,6 @@ template <class T>
 auto path_with_gradients(const path_parameters& p, gradient_memory<T>& to) {
   const heed::path<T> path = p.of<T>();
   return heed::with_grad(path, {to.like("w", path.w), to.like("beta", path.beta)});
-}
-template <class T>
-auto golden_path(golden_gradient_call<T>& call) {
-  return heed::with_grad(
-      heed::path<T>{call.template tensor<4>("w"), call.template tensor<3>("beta")},
-      {call.template gradient<4>("w"), call.template gradient<3>("beta")});
 }
 
 }  // namespace heed_test
