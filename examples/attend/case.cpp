@@ -10,14 +10,7 @@
 namespace attend_program {
 namespace {
 
-// A value in a message: cut short and without control characters, so that it stays one line.
-std::string printable(std::string_view text) {
-  std::string shown(text.substr(0, 60));
-  for (char& c : shown) {
-    if (static_cast<unsigned char>(c) < ' ') c = '?';
-  }
-  return shown;
-}
+using heed::io::printable;
 
 // Keys that say where a case comes from or how it was made, and do not change its result.
 bool describes_only(const std::string& key) {
@@ -104,6 +97,17 @@ bool attend_case::has(const std::string& key) const {
 std::string attend_case::text(const std::string& key) const {
   if (!has(key)) fail(key + " is missing");
   return values_.at(key).text;
+}
+
+std::string attend_case::choice(const std::string& key,
+                                std::initializer_list<const char*> of) const {
+  const std::string value = text(key);
+  std::string words;
+  for (const char* word : of) {
+    if (value == word) return value;
+    words += (words.empty() ? "" : " or ") + std::string(word);
+  }
+  fail(key + "=" + printable(value) + " is not " + words);
 }
 
 heed::index attend_case::integer(const std::string& key) const {

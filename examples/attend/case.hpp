@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -46,6 +47,7 @@ class attend_case {
   bool has(const std::string& key) const;
   // Values. Throw case_error when the key is absent, none, or of another type.
   std::string text(const std::string& key) const;
+  std::string choice(const std::string& key, std::initializer_list<const char*> of) const;
   heed::index integer(const std::string& key) const;
   heed::index extent(const std::string& key) const;  // an integer, not negative
   double real(const std::string& key) const;

@@ -9,12 +9,10 @@ namespace attend_program {
 namespace {
 
 heed::conv_keys side_of(const attend_case& c) {
-  const std::string pad = c.text("pad_key");
-  if (pad == "both") return heed::conv_keys::both;
-  if (pad == "left") return heed::conv_keys::left;
-  if (pad == "right") return heed::conv_keys::right;
-  throw case_error((c.folder() / "case.txt").string() + ": pad_key=" + pad +
-                   " is not both, left or right");
+  const std::string pad = c.choice("pad_key", {"both", "left", "right"});
+  return pad == "both"   ? heed::conv_keys::both
+         : pad == "left" ? heed::conv_keys::left
+                         : heed::conv_keys::right;
 }
 
 // The tensors of one case, and views of those that it has.
@@ -45,7 +43,7 @@ class mta_case {
       norm.eps = c.real("norm_eps");
       if (c.flag("layer_norm_rescale")) norm.factor = 1 - heed::lambda_init(c.integer("layer_id"));
     }
-    if (c.has("gating")) read_gate(c.text("gating"));
+    if (c.has("gating")) read_gate(c.choice("gating", {"1d", "full"}));
   }
 
   outcome run() {
@@ -68,10 +66,6 @@ class mta_case {
     gradient = places_.template of<Rank>(name, tensors_.back());
   }
   void read_gate(const std::string& gating) {
-    if (gating != "1d" && gating != "full") {
-      throw case_error((case_.folder() / "case.txt").string() + ": gating=" + gating +
-                       " is not 1d or full");
-    }
     const heed::index gates = gating == "1d" ? 1 : p_.Dv;
     read("gate_weight", {gates, p_.Dv}, gate.weight, gate.destination.weight);
     read("gate_bias", {gates}, gate.bias, gate.destination.bias);

@@ -7,11 +7,7 @@
 namespace attend_program {
 
 inline heed::rope rope_of(const attend_case& c) {
-  const std::string style = c.text("rope_style");
-  if (style != "half" && style != "interleaved") {
-    throw case_error((c.folder() / "case.txt").string() + ": rope_style=" + style +
-                     " is not half or interleaved");
-  }
+  const std::string style = c.choice("rope_style", {"half", "interleaved"});
   heed::rope rope;
   rope.theta = c.real("rope_theta");
   rope.pairs = style == "half" ? heed::rope_pairs::half : heed::rope_pairs::interleaved;
