@@ -1,3 +1,4 @@
+#include "backward_ratios.hpp"
 #include "mechanism_ratios.hpp"
 
 namespace ratios {
@@ -27,9 +28,7 @@ double cope_against_softmax(float logit) {
 
 // Gates from the keys: they read the scaled logits, which the queries' and keys' first component
 // moves to `logit`.
-double cope_on_keys_against_softmax(float logit) {
-  problem p(4096, 8, 64);
-  const std::vector<float> embedding = normal(p.D * positions, 8, 0.1F);
+void move_gates(problem& p, float logit) {
   for (index n = 0; n < p.T * p.Hq; ++n) {
     for (index d = 0; d < p.D; ++d) {
       const auto at = static_cast<std::size_t>(n * p.D + d);
@@ -37,7 +36,22 @@ double cope_on_keys_against_softmax(float logit) {
       p.k_data[at] = d == 0 ? logit * 8 : p.k_data[at];
     }
   }
+}
+double cope_on_keys_against_softmax(float logit) {
+  problem p(4096, 8, 64);
+  const std::vector<float> embedding = normal(p.D * positions, 8, 0.1F);
+  move_gates(p, logit);
   return against_softmax(p, heed::cope<float>(table(embedding, p.D)));
+}
+
+double cope_backward(float logit) {
+  backward_problem p(4096, 8, 64);
+  const std::vector<float> embedding = normal(p.D * positions, 8, 0.1F);
+  std::vector<float> gradient(embedding.size());
+  move_gates(p, logit);
+  heed::cope_grad<float> to;
+  to.embedding = heed::tensor_view<float, 2>(gradient.data(), {p.D, positions});
+  return backward_against_forward(p, heed::with_grad(heed::cope<float>(table(embedding, p.D)), to));
 }
 
 double cope_extra_mb() {
@@ -64,6 +78,11 @@ void add_cope(std::vector<entry>& list) {
                   [] { return cope_against_softmax(-4.6F); }});
   list.push_back({"cope_t16384_extra_mb", "peak resident memory beyond the tensors, 16384 tokens",
                   cope_extra_mb});
+  list.push_back({"cope_backward",
+                  "backward's time over forward's, 64 positions, gates near 0.01, T = 4096",
+                  [] { return cope_backward(-4.6F); }});
+  list.push_back(
+      {"cope_saturating_backward", "the same, gates near 0.5", [] { return cope_backward(0); }});
 }
 
 }  // namespace ratios

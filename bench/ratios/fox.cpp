@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "backward_ratios.hpp"
 #include "mechanism_ratios.hpp"
 
 namespace ratios {
@@ -28,6 +29,14 @@ double pruned_against_fox() {
                     [&] { p.attend(heed::causal(), exact); }, 5);
 }
 
+double fox_backward() {
+  backward_problem p(4096, 8, 64);
+  const std::vector<float> log_f = gates(p.T, p.Hq);
+  std::vector<float> gradient(log_f.size());
+  const heed::fox_grad<float> to{{gradient.data(), {1, p.T, p.Hq}}};
+  return backward_against_forward(p, heed::with_grad(heed::fox{p.per_head(log_f)}, to));
+}
+
 }  // namespace
 
 void add_fox(std::vector<entry>& list) {
@@ -36,6 +45,8 @@ void add_fox(std::vector<entry>& list) {
   list.push_back({"fox_pruned_vs_fox_t16384",
                   "time with the default pruning over time without, log f = -1/64 on average",
                   pruned_against_fox});
+  list.push_back(
+      {"fox_backward", "backward's time over forward's, unpruned, T = 4096", fox_backward});
 }
 
 }  // namespace ratios

@@ -1,3 +1,4 @@
+#include "backward_ratios.hpp"
 #include "mechanism_ratios.hpp"
 
 namespace ratios {
@@ -42,6 +43,13 @@ double kq_post() {
   return time_ratio([&] { p.attend(heed::causal(), m.conv_before(), m.conv_after()); },
                     [&] { p.attend(heed::causal()); }, 7);
 }
+double kq_backward() {
+  backward_problem p(4096, 8, 64);
+  const mta_parameters m(p);
+  std::vector<float> gradient(m.before.size());
+  return backward_against_forward(
+      p, heed::with_grad(m.conv_before(), {{gradient.data(), {p.Hq, cq, ck}}}));
+}
 double head_mix() {
   problem p(4096, 8, 64);
   const mta_parameters m(p);
@@ -84,6 +92,8 @@ void add_mta(std::vector<entry>& list) {
       {"mta_full_vs_softmax", "16 heads, 6 x 11 and 16 x 16 before and after, norm, gate", full});
   list.push_back({"mta_full_t16384_extra_mb",
                   "peak resident memory beyond the tensors, 16384 tokens", full_extra_mb});
+  list.push_back({"mta_kq_backward",
+                  "backward's time over forward's, 6 x 11 before softmax, T = 4096", kq_backward});
 }
 
 }  // namespace ratios

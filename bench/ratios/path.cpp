@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "backward_ratios.hpp"
 #include "heed/reference/attend.hpp"
 #include "mechanism_ratios.hpp"
 
@@ -23,6 +24,21 @@ struct path_parameters {
   }
   heed::path<float> mechanism(const problem& p) const {
     return {.w = {w.data(), {1, p.T, p.Hkv, p.D}}, .beta = {beta.data(), {1, p.T, p.Hkv}}};
+  }
+};
+
+// The same, with places for the gradients.
+struct path_gradients : path_parameters {
+  std::vector<float> dw, dbeta, dlog_f;
+
+  explicit path_gradients(const problem& p)
+      : path_parameters(p), dw(w.size()), dbeta(beta.size()), dlog_f(log_f.size()) {}
+  auto path(const problem& p) {
+    return heed::with_grad(mechanism(p),
+                           {{dw.data(), {1, p.T, p.Hkv, p.D}}, {dbeta.data(), {1, p.T, p.Hkv}}});
+  }
+  auto fox(const problem& p) {
+    return heed::with_grad(heed::fox{p.per_head(log_f)}, {{dlog_f.data(), {1, p.T, p.Hq}}});
   }
 };
 
@@ -50,6 +66,23 @@ double reference_against_path() {
       [&] { p.attend(heed::causal(), mechanism); }, 1);
 }
 
+double path_backward() {
+  backward_problem p(4096, 8, 64);
+  path_gradients gradients(p);
+  return backward_against_forward(p, gradients.path(p));
+}
+double path_fox_backward_extra_mb() {
+  const auto call = [] {
+    backward_problem p(16384, 8, 64);
+    path_gradients gradients(p);
+    p.forward(gradients.path(p), gradients.fox(p));
+    p.backward({}, gradients.path(p), gradients.fox(p));
+  };
+  // q, k, v, out, dout, w and the gradients of all but out and dout; lse, beta and gates.
+  const double tokens = 16384.0 * 8;
+  return extra_mb(call, 4 * tokens * (10 * 64 + 5));
+}
+
 }  // namespace
 
 void add_path(std::vector<entry>& list) {
@@ -61,6 +94,10 @@ void add_path(std::vector<entry>& list) {
                   path_fox_against_softmax});
   list.push_back({"path_vs_reference_t4096", "time of the token-by-token reference over PaTH's",
                   reference_against_path});
+  list.push_back({"path_backward", "backward's time over forward's, T = 4096", path_backward});
+  list.push_back({"path_fox_backward_extra_mb",
+                  "peak resident memory beyond the tensors, forward and backward, 16384 tokens",
+                  path_fox_backward_extra_mb});
 }
 
 }  // namespace ratios
