@@ -48,13 +48,25 @@ class forward_call {
     check_pruning<list_type, typename source_type::rows_type>(list_type(all));
   }
 
+  // Sequences whose units fit one wave together share what their plans hold; a longer one goes
+  // alone, a few units at a time.
   void run() {
     memory_.prepare_workers(options_.executor.workers());
-    const index units_per_sequence = problem_.Hq / unit_heads_;
-    const index units = sequence_count(problem_, options_.mask) * units_per_sequence;
-    for (index first = 0; first < units;) {
-      const workspace::scope wave(memory_);
-      first = run_wave(first, units, units_per_sequence);
+    const index per_sequence = problem_.Hq / unit_heads_;
+    const index sequences = sequence_count(problem_, options_.mask);
+    for (index first = 0, end = 0; first < sequences; first = end) {
+      std::size_t bytes = 0;
+      do {
+        bytes += static_cast<std::size_t>(per_sequence) * unit_bytes(end++);
+      } while (end < sequences &&
+               bytes + static_cast<std::size_t>(per_sequence) * unit_bytes(end) <= wave_bytes());
+      const workspace::scope scope(memory_);
+      const wave_sequences<T, Arch, list_type> wave(list_, problem_, options_.mask, inputs_, first,
+                                                    end - first, memory_);
+      for (index unit = first * per_sequence; unit < end * per_sequence;) {
+        const workspace::scope units(memory_);
+        unit = run_wave(wave, first, unit, end * per_sequence);
+      }
     }
     memory_.level_workers();
   }
@@ -68,19 +80,16 @@ class forward_call {
     return (std::min)(workers * (std::size_t{2} << 20), std::size_t{64} << 20);
   }
 
-  // Runs as many units as fit the memory of a wave; returns the unit after them.
-  index run_wave(index first, index units, index per_sequence) {
+  // Runs as many units from `first` on as fit the memory of a wave; returns the unit after them.
+  index run_wave(const wave_sequences<T, Arch, list_type>& wave, index first_sequence, index first,
+                 index units) {
+    const index per_sequence = problem_.Hq / unit_heads_;
     index end = first;
     std::size_t bytes = 0;
     do {
-      bytes += unit_bytes(end / per_sequence);
-      ++end;
+      bytes += unit_bytes(end++ / per_sequence);
     } while (end < units && bytes + unit_bytes(end / per_sequence) <= wave_bytes());
 
-    const index first_sequence = first / per_sequence;
-    const index sequences = (end - 1) / per_sequence - first_sequence + 1;
-    const wave_sequences<T, Arch, list_type> wave(list_, problem_, options_.mask, inputs_,
-                                                  first_sequence, sequences, memory_);
     visibility* const visible = wave.visible;
     plans_type* const plans = wave.plans;
     loader_type* const loaders = wave.loaders;

@@ -66,23 +66,31 @@ struct rope {
   const T* turns(index first, index count, index rotated, workspace& memory) const {
     constexpr index stride = 16;
     T* table = memory.take<T>(count * rotated);
+    const workspace::scope scope(memory);
     const index half = rotated / 2;
+    double* const speed = memory.take<double>(half);
+    double *const step_cos = memory.take<double>(half), *const step_sin = memory.take<double>(half);
+    double *const x = memory.take<double>(half), *const y = memory.take<double>(half);
     for (index n = 0; n < half; ++n) {
-      const double speed =
-          std::pow(theta, -2 * static_cast<double>(n) / static_cast<double>(rotated));
-      const double step_cos = std::cos(speed), step_sin = std::sin(speed);
-      double x = 1, y = 0;
-      for (index t = 0; t < count; ++t) {
-        if (t % stride == 0) {
-          const double phi = static_cast<double>(first + t + offset) * speed;
-          x = std::cos(phi);
-          y = std::sin(phi);
+      speed[n] = std::pow(theta, -2 * static_cast<double>(n) / static_cast<double>(rotated));
+      step_cos[n] = std::cos(speed[n]);
+      step_sin[n] = std::sin(speed[n]);
+    }
+    for (index t = 0; t < count; ++t) {
+      if (t % stride == 0) {
+        for (index n = 0; n < half; ++n) {
+          const double phi = static_cast<double>(first + t + offset) * speed[n];
+          x[n] = std::cos(phi);
+          y[n] = std::sin(phi);
         }
-        table[t * rotated + n] = static_cast<T>(x);
-        table[t * rotated + half + n] = static_cast<T>(y);
-        const double next = x * step_cos - y * step_sin;
-        y = x * step_sin + y * step_cos;
-        x = next;
+      }
+      T* turn = table + t * rotated;
+      for (index n = 0; n < half; ++n) {
+        turn[n] = static_cast<T>(x[n]);
+        turn[half + n] = static_cast<T>(y[n]);
+        const double next = x[n] * step_cos[n] - y[n] * step_sin[n];
+        y[n] = x[n] * step_sin[n] + y[n] * step_cos[n];
+        x[n] = next;
       }
     }
     return table;
