@@ -100,6 +100,17 @@ TEST_CASE("calls without rows, batches, heads or values do nothing", "[cases]") 
   CHECK(std::isfinite(values.lse()(0, 2, 1)));
 }
 
+TEST_CASE("blocks larger than the call cost no more than it", "[memory]") {
+  call<float> one(2, 5, 40, 2, 1, 8, 8), other = one;
+  heed::attend(one.q(), one.k(), one.v(), one.out());
+  constexpr heed::index huge = heed::mask::unlimited;
+  heed::workspace memory;
+  heed::attend(other.q(), other.k(), other.v(), other.out(),
+               {.workspace = &memory, .tuning = {huge, huge}});
+  CHECK(relative_error(other.out(), one.out()) <= tolerance<float>);
+  CHECK(memory.capacity() < 1 << 20);
+}
+
 TEST_CASE("what a hidden key holds never reaches an output", "[cases]") {
   for (const double poison : {not_a_number, infinity, -infinity}) {
     call<float> clean(1, 70, 70, 2, 1, 16, 16), bad(1, 70, 70, 2, 1, 16, 16);

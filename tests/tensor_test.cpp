@@ -108,6 +108,8 @@ TEST_CASE("a null pointer has no elements", "[tensor]") {
   REQUIRE(tensor_view<float, 2>(null, {5, 0}).empty());
   REQUIRE_THROWS_WITH((tensor_view<float, 2>(null, {2, 5})),
                       Equals("heed: tensor_view: a null pointer to 10 elements"));
+  // Loops over some axes of a view that is empty in another may ask where they are.
+  REQUIRE(tensor_view<float, 2>(null, {5, 0}, {largest, 1}).pointer(4, 0) == nullptr);
 }
 
 TEST_CASE("sizes and offsets that 64 bits cannot hold are refused", "[tensor]") {

@@ -93,14 +93,12 @@ class tensor_view {
 
   template <class... Index>
   requires(sizeof...(Index) == Rank) constexpr T& operator()(Index... at) const noexcept {
-    return *pointer(at...);
+    return data_[offset(at...)];
   }
+  // Of an empty view, which may have no data and any strides: data(), whatever the indices.
   template <class... Index>
   requires(sizeof...(Index) == Rank) constexpr T* pointer(Index... at) const noexcept {
-    index offset = 0;
-    std::size_t axis = 0;
-    ((offset += static_cast<index>(at) * strides_[axis++]), ...);
-    return data_ + offset;
+    return empty() ? data_ : data_ + offset(at...);
   }
 
   // The same elements with the axes in another order: permute({0, 2, 1, 3}) makes [B,T,H,D] of
@@ -139,6 +137,14 @@ class tensor_view {
 
  private:
   static constexpr index largest = PTRDIFF_MAX;
+
+  template <class... Index>
+  constexpr index offset(Index... at) const noexcept {
+    index sum = 0;
+    std::size_t axis = 0;
+    ((sum += static_cast<index>(at) * strides_[axis++]), ...);
+    return sum;
+  }
 
   // An axis of extent 0 counts as 1, so that no stride becomes 0 by itself. A step that does not
   // fit stops growing; check_shape then refuses the shape.

@@ -16,13 +16,14 @@ block_sizes choose_sizes(const List& list, const problem& p, const tuning& wish)
   const index halo = before.rows_above + behind.rows_above;
   const index aside = before.older + before.newer + behind.older + behind.newer;
   index keys = list.heads_mixed * static_cast<index>(sizeof(T)) > 8 * 4 ? 64 : 128;
-  if (wish.panel > 0) keys = wish.panel;
+  // A wish for more than there is must not cost memory.
+  if (wish.panel > 0) keys = (std::min)(wish.panel, (std::max)(index{1}, p.S));
   const index a_row = list.heads_mixed * (keys + aside + p.D + p.Dv);
   // Four tiles of rows read a strip of keys or values while it is in the first-level cache.
   constexpr index strip = 4 * rows_per_tile;
   index rows = std::clamp(budget / a_row - halo, strip, halo > 0 ? 10 * strip : 8 * strip);
   rows = rows / strip * strip;
-  if (wish.rows > 0) rows = wish.rows;
+  if (wish.rows > 0) rows = (std::min)(wish.rows, (std::max)(index{1}, p.T));
   return {rows, keys, strip};
 }
 
