@@ -172,6 +172,14 @@ struct no_record {
   no_record from(index) const noexcept { return {}; }
 };
 
+// The whole part of positions; any integer for NaN. xsimd converts doubles one by one, and C++ has
+// no integer for NaN.
+template <class T, class Arch>
+HEED_INLINE vec<integer_of<T>, Arch> whole_part(const vec<T, Arch>& p) {
+  if constexpr (std::is_same_v<T, float>) return xsimd::to_int(p);
+  return xsimd::to_int(xsimd::select(p == p, p, vec<T, Arch>(T(0))));
+}
+
 // x[c] += what the table holds at the positions of N vectors of columns, and counts their gates.
 // With Partial only the first `used` lanes of the last vector count.
 template <int N, bool Partial, class T, class Arch, class Record>
@@ -204,7 +212,7 @@ HEED_INLINE void add_at_positions(T* x, const T* gates, index used,
     c += sum;
   });
   unroll<N>([&](auto i) HEED_INLINE_LAMBDA {
-    const vec<integer_of<T>, Arch> at = xsimd::to_int(p[i]);
+    const vec<integer_of<T>, Arch> at = whole_part(p[i]);
     const v z = look_up<T, Arch>(table.value + count.base, block[i], at);
     const v rise = look_up<T, Arch>(table.rise + count.base, block[i], at);
     const v above = p[i] - xsimd::to_float(at);
