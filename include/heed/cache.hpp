@@ -256,7 +256,7 @@ KvCache<Element, Mechanisms...>::KvCache(const cache_shape& shape, const cache_o
   granule_ = lanes::source_type::granule(list.scores);
   const std::vector<std::size_t> sizes = lanes::chunk_bytes(all_, problem_);
   for (index n = 0; n < shape_.sequences; ++n) {
-    stores_.emplace_back(sizes);
+    stores_.emplace_back(sizes, lanes::source_type::aside_bytes(problem_));
     stores_.back().reserve(shape_.capacity);
   }
   const auto count = static_cast<std::size_t>(shape_.sequences);
@@ -516,7 +516,7 @@ void KvCache<Element, Mechanisms...>::keep_queries(const piece& at,
                                                    kernel::new_queries<T, All>& to) {
   const kernel::token_store& s = stores_[at.sequence];
   const index from = s.length() - at.count, row = problem_.Hq * problem_.D;
-  T* kept = s.template lane<T>(lanes::queries);
+  T* kept = s.template lane<T>(kernel::cache_lane::queries);
   for (index t = 0; t < at.count; ++t) {
     T* line = kept + (from + t) * row;
     for (index h = 0; h < problem_.Hq; ++h) {

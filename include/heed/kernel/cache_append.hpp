@@ -19,7 +19,8 @@ template <class T, class Arch, class Stored, class All>
 class cache_append {
   using lanes = cache_lanes<T, Arch, Stored, All>;
   using list_type = typename lanes::list_type;
-  using plans_type = plan_set<T, Arch, list_type>;
+  using plans_type = decltype(plans_for(std::declval<const typename list_type::inputs_type&>(),
+                                        std::declval<const plan_context<T, Arch>&>()));
 
  public:
   // `all`: the mechanisms as the cache holds them. Memory is taken here; nothing else can fail.
@@ -35,7 +36,7 @@ class cache_append {
     sequence_.S = sequence_.key_end = problem_.S;
     sequence_.position = tokens.from;
     sequence_.before = tokens.store->before() + tokens.dropped;
-    plans_ = std::construct_at(memory.take<plans_type>(1), list_, context_);
+    plans_ = std::construct_at(memory.take<plans_type>(1), plans_for(list_.inputs, context_));
     memory_ = &memory;
   }
 
@@ -51,8 +52,8 @@ class cache_append {
                                                   tokens_.from * product_of(extents));
                           });
     const All bound = lanes::bind(all_of(), *tokens_.store, problem_, problem_.S);
-    lanes::source_type::append(stage_list<All>(bound).scores, *tokens_.store, problem_,
-                               tokens_.from, tokens_.count, *memory_);
+    lanes::source_type::refresh(stage_list<All>(bound).scores, *tokens_.store, problem_, problem_.S,
+                                *memory_);
   }
 
  private:
@@ -74,7 +75,7 @@ class cache_append {
       const index n = (std::min)(block, tokens_.count - a), key = tokens_.from + a;
       copy_rows<Arch>(k.pointer(index{0}, a, h, index{0}), k.stride(1), k.stride(3), n, problem_.D,
                       rows_, problem_.D);
-      for_each_pair(list_.inputs, plans_->inputs, [&](const auto& stage, const auto& plan) {
+      for_each_pair(list_.inputs, *plans_, [&](const auto& stage, const auto& plan) {
         if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::keys)) {
           if (is_active(stage)) plan.keys(h, key, key + n, rows_, problem_.D);
         }

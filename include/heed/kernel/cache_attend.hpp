@@ -93,12 +93,14 @@ class cache_attend {
     index tasks = 0;
     for (index n = 0; n < count; ++n) {
       station& s = *std::construct_at(stations + n, queries[n], all_, problem_, mask_, memory_);
+      source_type::refresh(s.list.scores, *s.queries.store, s.call, s.call.S, memory_);
       for (index u = 0; u < units; ++u) {
         part& to = parts[n * units + u];
         make_part(s, u * unit_heads_, to);
         to.task_end = tasks += to.row_blocks * to.panels;
       }
     }
+    prepare(parts, count * units);
     executor_.parallel_for(tasks, [&](index task, index worker) {
       const part* at = parts;
       while (task >= at->task_end) ++at;
@@ -112,6 +114,15 @@ class cache_attend {
   // the cache is read once.
   bool few(const station& s) const noexcept { return s.queries.rows * problem_.group() <= 32; }
 
+  void prepare(part* parts, index count) {
+    index tasks = 0;
+    for (index n = 0; n < count; ++n) tasks += parts[n].source.tasks();
+    executor_.parallel_for(tasks, [&](index task, index worker) {
+      const part* at = parts;
+      for (; task >= at->source.tasks(); ++at) task -= at->source.tasks();
+      at->source.prepare(task, memory_.worker(worker));
+    });
+  }
   void make_part(station& s, index head, part& to) {
     const index group = problem_.group(), panel_heads = few(s) ? unit_heads_ : mixed_;
     std::construct_at(&to.source,

@@ -62,8 +62,7 @@ template <class T, class Arch, class Stored, class All>
 struct cache_lanes {
   using list_type = stage_list<All>;
   using source_type = typename list_type::scores_type::template cached_source<T, Arch, Stored>;
-  static constexpr std::size_t keys = 0, values = 1, queries = 2, scores = 3;
-  static constexpr std::size_t tensors = scores + source_type::lanes;
+  static constexpr std::size_t tensors = cache_lane::scores + source_type::lanes;
 
   // Bytes that each lane has for a chunk.
   static std::vector<std::size_t> chunk_bytes(const All& all, const problem& p) {
@@ -72,11 +71,14 @@ struct cache_lanes {
       return static_cast<std::size_t>(elements) * size;
     };
     std::vector<std::size_t> sizes(tensors);
-    sizes[keys] = bytes(cached_keys<T, Arch, Stored>::chunk_size(p.Hkv, p.D), sizeof(Stored));
-    sizes[values] = bytes(cached_values<T, Arch, Stored>::chunk_size(p.Hkv, p.Dv), sizeof(Stored));
-    sizes[queries] = keeps_queries(list) ? bytes(cache_chunk * p.Hq * p.D, sizeof(T)) : 0;
+    sizes[cache_lane::keys] =
+        bytes(cached_keys<T, Arch, Stored>::chunk_size(p.Hkv, p.D), sizeof(Stored));
+    sizes[cache_lane::values] =
+        bytes(cached_values<T, Arch, Stored>::chunk_size(p.Hkv, p.Dv), sizeof(Stored));
+    sizes[cache_lane::queries] =
+        keeps_queries(list) ? bytes(cache_chunk * p.Hq * p.D, sizeof(T)) : 0;
     for (std::size_t n = 0; n < source_type::lanes; ++n) {
-      sizes[scores + n] = source_type::chunk_bytes(list.scores, p, n);
+      sizes[cache_lane::scores + n] = source_type::chunk_bytes(p, n);
     }
     All copy = all;
     for_each_token_tensor(copy, p, [&](auto&, const char*, auto&, const auto& extents) {
@@ -89,12 +91,12 @@ struct cache_lanes {
   }
 
   static cached_keys<T, Arch, Stored> keys_of(const token_store& s, const problem& p) noexcept {
-    return {s.template lane<Stored>(keys), p.Hkv, p.D};
+    return {s.template lane<Stored>(cache_lane::keys), p.Hkv, p.D};
   }
   static cached_values<T, Arch, Stored> values_of(const token_store& s, const problem& p,
                                                   index kv_head) noexcept {
-    return {s.template lane<Stored>(values), p.Hkv, cached_values<T, Arch, Stored>::row_size(p.Dv),
-            kv_head};
+    return {s.template lane<Stored>(cache_lane::values), p.Hkv,
+            cached_values<T, Arch, Stored>::row_size(p.Dv), kv_head};
   }
   // The mechanisms with views of what the store holds.
   static All bind(const All& all, const token_store& s, const problem& p, index count) {

@@ -9,6 +9,12 @@
 
 namespace heed::inline HEED_ABI::kernel {
 
+// Which lane of a token_store is what. Those of a source of scores come next, then those of the
+// mechanisms.
+namespace cache_lane {
+inline constexpr std::size_t keys = 0, values = 1, queries = 2, scores = 3;
+}
+
 // Keys as packed columns.
 template <class T, class Arch, class Stored>
 struct cached_keys {
@@ -31,18 +37,37 @@ struct cached_keys {
       const index within = (key + j) % strip;
       Stored* to = strip_of(kv_head, key + j);
       const index count = (std::min)(strip - within, n - j);
-      if (count == strip && std::is_same_v<T, Stored>) {
-        if constexpr (std::is_same_v<T, Stored>) {
+      if constexpr (std::is_same_v<T, Stored>) {
+        if (count == strip) {
           pack_columns<Arch>(rows + j * ld, ld, index{1}, strip, D, to);
+          j += count;
+          continue;
         }
-      } else {
-        for (index c = 0; c < count; ++c) {
-          for (index d = 0; d < D; ++d) {
-            to[d * strip + within + c] = static_cast<Stored>(rows[(j + c) * ld + d]);
-          }
+      }
+      for (index c = 0; c < count; ++c) {
+        for (index d = 0; d < D; ++d) {
+          to[d * strip + within + c] = static_cast<Stored>(rows[(j + c) * ld + d]);
         }
       }
       j += count;
+    }
+  }
+  // A chunk that is packed already.
+  void store_chunk(index kv_head, index key, const T* packed) const {
+    Stored* to = strip_of(kv_head, key);
+    for (index n = 0; n < cache_chunk * D; ++n) to[n] = static_cast<Stored>(packed[n]);
+  }
+
+  // line[rows x count] = q times keys [key, key + count), plus bias in every row unless it is null.
+  void times(const T* q, index ldq, index kv_head, index key, index count, T* line, index ldc,
+             index rows, const T* bias) const {
+    for (index c = 0; c < count;) {
+      const index within = (key + c) % strip;
+      const index n = (std::min)(strip - within, count - c);
+      product<Arch>(q, ldq, strip_of(kv_head, key + c) + within, strip, line + c, ldc, rows, n, D,
+                    bias == nullptr ? start::zero : start::row_bias,
+                    bias == nullptr ? nullptr : bias + c);
+      c += n;
     }
   }
 };
@@ -87,26 +112,31 @@ struct cached_source_context {
 
 // Where plain queries meet plain keys. What such a source offers:
 //
-//   lanes, chunk_bytes(stage, problem, n)    lanes of its own in a token_store
+//   lanes, chunk_bytes(problem, n)   lanes of its own in a token_store
+//   aside_bytes(problem)             bytes beside the lanes
 //   store(stage, store, keys, problem, kv_head, key, count, rows)    new keys, rows [count][D]
-//   append(stage, store, problem, from, count, scratch)    once behind it, with the stage's tensors
-//   take(memory), rows(rows_context, queries)    as those of dot.hpp
+//   refresh(stage, store, problem, tokens, scratch)    works out what goes beside the lanes, now
+//   that
+//       there are so many tokens; the stage has their tensors
+//   take(memory), tasks(), prepare(task, scratch), rows(rows_context, queries)    as in dot.hpp
 template <class T, class Arch, class Stored>
 class cached_dot {
  public:
   static constexpr std::size_t lanes = 0;
   static index granule(const dot&) noexcept { return cache_chunk; }  // of tokens that are dropped
-  static std::size_t chunk_bytes(const dot&, const problem&, std::size_t) noexcept { return 0; }
+  static std::size_t chunk_bytes(const problem&, std::size_t) noexcept { return 0; }
+  static std::size_t aside_bytes(const problem&) noexcept { return 0; }
   static void store(const dot&, const token_store&, const cached_keys<T, Arch, Stored>& keys,
                     const problem& p, index kv_head, index key, index count, const T* rows) {
     keys.store(kv_head, key, rows, p.D, count);
   }
-  static void append(const dot&, const token_store&, const problem&, index, index,
-                     workspace&) noexcept {}
+  static void refresh(const dot&, const token_store&, const problem&, index, workspace&) noexcept {}
 
   explicit cached_dot(const cached_source_context<T, Arch, Stored, dot>& c)
       : keys_(c.keys), group_(c.plan.problem.group()) {}
   void take(workspace&) const noexcept {}
+  static index tasks() noexcept { return 0; }
+  static void prepare(index, workspace&) noexcept {}
 
   class rows_type {
    public:
@@ -116,19 +146,10 @@ class cached_dot {
     void enter(index, index) const noexcept {}
     void advance(index, index) const noexcept {}
     void scores(const panel<T, Arch>& p, index g, const T* bias) const {
-      constexpr index strip = strip_width<T, Arch>;
-      const index kv = (p.head + g) / source_->group_;
       const index D = source_->keys_.D;
-      const T* queries = queries_ + (g * count_ + p.begin) * D;
-      for (index c = p.first; c < p.last;) {
-        const index key = p.key(c), within = key % strip;
-        const index n = (std::min)(strip - within, p.last - c);
-        product<Arch>(queries, D, source_->keys_.strip_of(kv, key) + within, strip,
-                      p.line(g, p.begin) + c, p.row_stride, p.end - p.begin, n, D,
-                      bias == nullptr ? start::zero : start::row_bias,
-                      bias == nullptr ? nullptr : bias + (c - p.first));
-        c += n;
-      }
+      source_->keys_.times(queries_ + (g * count_ + p.begin) * D, D, (p.head + g) / source_->group_,
+                           p.key(p.first), p.last - p.first, p.line(g, p.begin) + p.first,
+                           p.row_stride, p.end - p.begin, bias);
     }
 
    private:

@@ -148,6 +148,23 @@ bool solved_is_finite(const chunk_shape<T, Arch>& shape, const T* solved) {
   return xsimd::all(sum == vec<T, Arch>(T(0)));
 }
 
+// A row at token `newest` of a chunk that is not finite, token by token: x, its query, ends at the
+// chunk's start, and scores[s] are those of keys s <= newest. `lines` holds for each token -w and
+// beta, [tokens][ld()], in place of Y and M.
+template <class Arch, class T>
+void pass_chunk_backwards(const chunk_shape<T, Arch>& shape, const T* keys, const T* lines,
+                          index newest, T* x, T* scores) {
+  constexpr index strip = strip_width<T, Arch>;
+  for (index s = newest; s >= 0; --s) {
+    const T* key = keys + s / strip * strip * shape.D + s % strip;
+    T sum = 0;
+    for (index d = 0; d < shape.D; ++d) sum += x[d] * key[d * strip];
+    scores[s] = sum;
+    const T* line = lines + s * shape.ld();
+    pass_tokens(line, shape.ld(), line + shape.padded_D(), 0, 1, shape.D, x);
+  }
+}
+
 // The chunk's keys at its end, as packed columns: K^T - W^T M.
 template <class T, class Arch>
 void carry_to_chunk_end(const chunk_shape<T, Arch>& shape, const chunk_data<T>& chunk, T* ends) {

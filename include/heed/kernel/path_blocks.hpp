@@ -130,8 +130,10 @@ void load_transformations(const path_layout<T, Arch>& layout, const path_reach& 
 template <class T, class Arch, class Tokens>
 class path_block_builder {
  public:
+  // `dust` [chunks of a block] is there for a block that is built bit by bit.
   path_block_builder(const path_layout<T, Arch>& layout, const path_reach& reach,
-                     const Tokens& tokens, T* head, bool* plain, workspace& scratch)
+                     const Tokens& tokens, T* head, bool* plain, workspace& scratch,
+                     T* dust = nullptr)
       : layout_(layout),
         shape_(layout.chunk),
         reach_(reach),
@@ -145,13 +147,17 @@ class path_block_builder {
     square_ = scratch.take<T>(shape_.tokens * shape_.padded_tokens());
     matrix_ = scratch.take<T>(shape_.matrix_size());
     spare_ = scratch.take<T>(shape_.matrix_size());
-    dust_ = scratch.take<T>(layout.chunks());
+    dust_ = dust != nullptr ? dust : scratch.take<T>(layout.chunks());
   }
 
   void build(index block) {
+    build_chunks(block * layout_.chunks(), (block + 1) * layout_.chunks());
+  }
+  // Chunks [first, end) of one block, behind those before them.
+  void build_chunks(index first, index end) {
     const index size = shape_.tokens;
-    const index end = (std::min)(layout_.all_chunks, (block + 1) * layout_.chunks());
-    for (index c = block * layout_.chunks(); c < end; ++c) {
+    end = (std::min)(layout_.all_chunks, end);
+    for (index c = first; c < end; ++c) {
       if ((c + 1) * size <= reach_.first) continue;
       if (c * size >= reach_.last) break;
       load(c);

@@ -25,14 +25,20 @@ constexpr index chunks_for(index tokens) noexcept {
 class token_store {
  public:
   token_store() = default;
-  // Bytes that each lane has for a chunk.
-  explicit token_store(std::span<const std::size_t> chunk_bytes)
-      : sizes_(chunk_bytes.begin(), chunk_bytes.end()), lanes_(chunk_bytes.size()) {}
+  // Bytes that each lane has for a chunk, and bytes beside the lanes.
+  explicit token_store(std::span<const std::size_t> chunk_bytes, std::size_t aside_bytes = 0)
+      : sizes_(chunk_bytes.begin(), chunk_bytes.end()),
+        lanes_(chunk_bytes.size()),
+        aside_size_(aside_bytes) {
+    if (aside_bytes > 0) aside_ = allocate(aside_bytes);
+  }
 
   index length() const noexcept { return length_; }
   index before() const noexcept { return before_; }
   index capacity() const noexcept { return chunks_ * cache_chunk; }
-  std::size_t bytes() const noexcept { return static_cast<std::size_t>(chunks_) * chunk_bytes(); }
+  std::size_t bytes() const noexcept {
+    return static_cast<std::size_t>(chunks_) * chunk_bytes() + aside_size_;
+  }
 
   template <class U>
   U* lane(std::size_t n) const noexcept {
@@ -59,8 +65,25 @@ class token_store {
     if (chunks_for(tokens) > chunks_) reserve((std::max)(tokens, 2 * capacity()));
   }
 
-  void set_length(index tokens) noexcept { length_ = tokens; }
-  void clear() noexcept { length_ = before_ = 0; }
+  void set_length(index tokens) noexcept {
+    length_ = tokens;
+    aside_range.end = (std::min)(aside_range.end, tokens);
+    if (aside_range.end <= aside_range.begin) aside_range = {};
+  }
+  void clear() noexcept {
+    length_ = before_ = 0;
+    aside_range = {};
+  }
+
+  // What is worked out of the lanes for a few tokens, [begin, end); empty: of none. Not copied.
+  struct range {
+    index begin = 0, end = 0;
+  };
+  mutable range aside_range;
+  template <class U>
+  U* aside() const noexcept {
+    return reinterpret_cast<U*>(aside_.get());
+  }
   // Forgets the oldest tokens, a whole number of chunks.
   void drop(index tokens) noexcept {
     for (std::size_t n = 0; n < lanes_.size(); ++n) {
@@ -69,6 +92,9 @@ class token_store {
     }
     length_ -= tokens;
     before_ += tokens;
+    aside_range.begin -= tokens;
+    aside_range.end -= tokens;
+    if (aside_range.begin < 0) aside_range = {};
   }
   // Becomes a copy of `other`, which has the same lanes. Throws std::bad_alloc and leaves
   // everything as it was.
@@ -83,8 +109,7 @@ class token_store {
       const std::size_t used = used_bytes(n, other.length_);
       if (used > 0) std::memcpy(lanes_[n].get(), other.lanes_[n].get(), used);
     }
-    length_ = other.length_;
-    before_ = other.before_;
+    restore(other.length_, other.before_);
   }
 
   // f(std::byte*, std::size_t) for what each lane holds.
@@ -96,6 +121,7 @@ class token_store {
   void restore(index length, index before) noexcept {
     length_ = length;
     before_ = before;
+    aside_range = {};
   }
 
  private:
@@ -124,6 +150,8 @@ class token_store {
 
   std::vector<std::size_t> sizes_;
   std::vector<buffer> lanes_;
+  std::size_t aside_size_ = 0;
+  buffer aside_;
   index chunks_ = 0, length_ = 0, before_ = 0;
 };
 

@@ -17,6 +17,7 @@
 
 #include "heed/checks.hpp"
 #include "heed/concepts.hpp"
+#include "heed/kernel/cached_path.hpp"
 #include "heed/kernel/path_source.hpp"
 #include "heed/kernel/reverse_path.hpp"
 
@@ -40,6 +41,9 @@ struct path {
   // Tokens in a chunk, and in a block of chunks (rounded up to a power of two of them); 0: heed's
   // choice. Results do not depend on them but for rounding.
   index chunk = 0, block = 0;
+
+  template <class U, class Arch, class Stored>
+  using cached_source = kernel::cached_path<U, Arch, Stored, path>;
 
   // Throws shape_error unless w is [B, S, Hkv, D], beta [B, S, Hkv], and the sizes are >= 0.
   void check(const problem& p) const {
