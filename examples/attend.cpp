@@ -5,6 +5,7 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <new>
 #include <string>
 #include <string_view>
@@ -28,7 +29,10 @@ constexpr std::string_view usage =
     "  --out DIR        write out.npy and lse.npy to DIR, and with --grad every d_NAME.npy\n"
     "  --grad           read dout.npy, too; the gradients of sum(out * dout), with errors\n"
     "                   against CASE_DIR/d_NAME.npy\n"
-    "  --all DIR        run every case below DIR and print a table\n"
+    "  --decode P       through a cache: the first P tokens at once, the others one by one; P is\n"
+    "                   1 to T-1, or half; causal cases only\n"
+    "  --all DIR        run every case below DIR and print a table; with --decode those that can\n"
+    "                   be decoded\n"
     "  --dtype f32|f64  element type (default f32: reads NAME_f32.npy, writes <f4)\n"
     "  --threads N      threads, 1 to 1024 (default 1); results do not depend on it\n"
     "  --tolerance X    largest relative error (default: by mechanism, dtype, out or gradient)\n"
@@ -78,6 +82,12 @@ command parse(const std::vector<std::string_view>& words) {
       take_cases(value());
     } else if (word == "--grad") {
       c.how.grad = true;
+    } else if (word == "--decode") {
+      const std::string_view first = value();
+      const heed::index most = std::numeric_limits<heed::index>::max();
+      c.how.decode = first == "half"
+                         ? 0
+                         : number<heed::index>(word, first, 1, most, "an integer from 1, or half");
     } else if (word == "--out") {
       c.out = value();
     } else if (word == "--dtype") {
@@ -97,6 +107,9 @@ command parse(const std::vector<std::string_view>& words) {
     }
   }
   if (c.cases.empty() && !c.help) throw case_error("no case folder (heed-attend --help)");
+  if (c.how.decode && c.how.grad) {
+    throw case_error("--decode goes without --grad: a cache has no gradients");
+  }
   if (c.all && c.out) throw case_error("--out goes with one case, not with --all");
   return c;
 }
@@ -211,6 +224,15 @@ row run_row(const fs::path& folder, const settings& how) {
   return r;
 }
 
+// False where the case can be read and cannot be decoded.
+bool decodable(const fs::path& folder, heed::index first) {
+  try {
+    return decode_from(attend_case(folder), first).has_value();
+  } catch (const std::exception&) {
+    return true;  // run_row says what is wrong
+  }
+}
+
 int run_all(const command& c) {
   const std::vector<fs::path> folders = folders_below(c.cases);
   std::size_t width = 0;
@@ -218,7 +240,10 @@ int run_all(const command& c) {
     width = std::max(width, folder.filename().string().size());
   }
   table rows(std::cout, width, c.how.grad);
-  for (const fs::path& folder : folders) rows.print(run_row(folder, c.how));
+  for (const fs::path& folder : folders) {
+    if (c.how.decode && !decodable(folder, *c.how.decode)) continue;
+    rows.print(run_row(folder, c.how));
+  }
   rows.print_summary(c.how);
   if (rows.count(verdict::broken) > 0) return unusable;
   return rows.count(verdict::over) > 0 ? over_tolerance : done;

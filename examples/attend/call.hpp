@@ -144,7 +144,7 @@ class attend_call {
     return o;
   }
 
- private:
+ protected:
   static heed::tensor_view<const T, 4> view(const heed::io::npy_array& array) {
     return array.template view<T, 4>();
   }
@@ -171,11 +171,27 @@ class attend_call {
   timing forward_, backward_;
 };
 
+// The mechanism alone.
+template <class Mechanism>
+const Mechanism& mechanism_of(const Mechanism& m) {
+  return m;
+}
+template <class Mechanism>
+const Mechanism& mechanism_of(const heed::differentiated<Mechanism>& m) {
+  return m;
+}
+
+// With settings::decode: the first tokens in one go, the others one by one. Each list of mechanisms
+// is built in a decode_*.cpp.
+template <class T, class... Mechanisms>
+outcome decode(const attend_case& c, const settings& s, const Mechanisms&... mechanisms);
+
 // Attends, and with settings::grad differentiates; `places` is what the mechanisms' with_grad were
 // given.
 template <class T, class... Mechanisms>
 outcome attend(const attend_case& c, const settings& s, gradient_places<T>& places,
                const Mechanisms&... mechanisms) {
+  if (s.decode) return decode<T>(c, s, mechanism_of(mechanisms)...);
   attend_call<T> call(c, s);
   call.forward(mechanisms...);
   std::vector<gradient> gradients;

@@ -50,7 +50,23 @@ constexpr std::array<kind, 8> kinds = {{
 
 }  // namespace
 
-outcome run_case(const attend_case& c, const settings& s) {
+std::optional<heed::index> decode_from(const attend_case& c, heed::index wanted) {
+  const heed::problem p = c.problem();
+  const heed::index first = wanted == 0 ? p.T / 2 : wanted;
+  if (!c.flag("causal") || p.S != p.T || first < 1 || first >= p.T) return {};
+  return first;
+}
+
+outcome run_case(const attend_case& c, const settings& given) {
+  settings s = given;
+  if (s.decode) {
+    s.decode = decode_from(c, *s.decode);
+    if (!s.decode) {
+      throw case_error((c.folder() / "case.txt").string() + ": cannot be decoded from token " +
+                       std::to_string(*given.decode) +
+                       " on: expected causal=1, S=T and T above it");
+    }
+  }
   const std::string mechanism = c.mechanism();
   for (const kind& k : kinds) {
     if (k.name != mechanism) continue;

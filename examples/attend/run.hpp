@@ -15,7 +15,9 @@ namespace attend_program {
 struct settings {
   heed::io::dtype type = heed::io::dtype::f32;
   heed::index threads = 1;
-  bool grad = false;                     // gradients, too
+  bool grad = false;  // gradients, too
+  // Through a cache: so many tokens at once, then one by one. 0: half of them.
+  std::optional<heed::index> decode = {};
   std::optional<double> tolerance = {};  // default: by mechanism and type
 
   // For tests: one call instead of as many as a clock wants, and block sizes of their own.
@@ -82,6 +84,9 @@ struct kind {
   std::string_view name;
   outcome (*run)(const attend_case&, const settings&);  // null: not built yet
 };
+
+// What decoding it means for a case; empty: it cannot be decoded.
+std::optional<heed::index> decode_from(const attend_case& c, heed::index wanted);
 
 // Runs a case. Throws case_error, npy_error or heed::shape_error for a case that cannot be run,
 // not_built for a mechanism that has no kernel yet. Writes nothing.

@@ -64,6 +64,21 @@ struct cache_batch {
   cache_batch(index_list list, index_list cu_tokens = {}) : sequences(list), cu(cu_tokens) {}
 };
 
+// A mechanism with the entries of tokens [from, to) of its tensors: what append takes of them.
+// Throws shape_error for tokens that there are not.
+template <class Mechanism>
+Mechanism tokens_between(const Mechanism& mechanism, index from, index to) {
+  Mechanism part = mechanism;
+  if constexpr (!kernel::expands_to_stages<Mechanism>) {
+    if constexpr (kernel::has_hook<Mechanism>(hook::tokens)) {
+      Mechanism::tokens(part, problem{}, [&](const char*, auto& view, const auto&) {
+        view = view.slice(1, from, to);
+      });
+    }
+  }
+  return part;
+}
+
 namespace detail {
 template <class Element>
 struct cache_element {

@@ -1,0 +1,13 @@
+// Decoding with PaTH.
+#include "decode.hpp"
+#include "heed/mechanisms/fox.hpp"
+#include "heed/mechanisms/path.hpp"
+
+namespace attend_program {
+
+ATTEND_DECODE(float, const heed::path<float>&)
+ATTEND_DECODE(double, const heed::path<double>&)
+ATTEND_DECODE(float, const heed::path<float>&, const heed::fox<float>&)
+ATTEND_DECODE(double, const heed::path<double>&, const heed::fox<double>&)
+
+}  // namespace attend_program
