@@ -70,6 +70,7 @@ enum class hook : std::uint64_t {
 
   constant_from_here = 1U << 31,    // rows: constant_from_here(g, row, T& sum) -> bool; see below
   tokens = std::uint64_t{1} << 32,  // stage: tokens(stage, problem, f), static; see below
+  keep = std::uint64_t{1} << 33,  // stage: keep(keep_context), with kept_bytes and kept; see below
 };
 constexpr hook operator|(hook a, hook b) noexcept {
   return static_cast<hook>(static_cast<std::uint64_t>(a) | static_cast<std::uint64_t>(b));
@@ -91,6 +92,9 @@ constexpr bool lists(hook all, hook one) noexcept {
 
 // tokens(stage, problem, f) calls f(name, view, extents) for every tensor of the stage that has an
 // entry for each token, [B, S, extents...]: what a cache keeps (cache.hpp). `stage` may be const.
+// keep(keep_context) works out of them, or of the values, what plan would else have to work out for
+// all tokens in every step: a cache has kept_bytes(problem) for every 64 tokens, which it hands to
+// plan and keep in the stage's member `kept`, std::byte* and null elsewhere.
 
 // constant_from_here(g, row, T& sum): whether forward would add the same number to every older
 // logit of the row from here on, and change no carry, and adds that number to sum. Where it holds

@@ -52,6 +52,10 @@ class cache_append {
                                                   tokens_.from * product_of(extents));
                           });
     const All bound = lanes::bind(all_of(), *tokens_.store, problem_, problem_.S);
+    const keep_context<T, Arch> kept{problem_, tokens_.from, problem_.S, tokens_.v, *memory_};
+    for_each(bound, [&](const auto& stage) {
+      if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::keep)) stage.keep(kept);
+    });
     lanes::source_type::refresh(stage_list<All>(bound).scores, *tokens_.store, problem_, problem_.S,
                                 *memory_);
   }
@@ -93,7 +97,11 @@ class cache_append {
     }
   }
   static void store_row(const T* from, index step, index n, Stored* to, index ld) {
-    for (index d = 0; d < n; ++d) to[d] = static_cast<Stored>(from[d * step]);
+    if (step == 1) {
+      store_as(from, to, n);
+    } else {
+      for (index d = 0; d < n; ++d) to[d] = static_cast<Stored>(from[d * step]);
+    }
     for (index d = n; d < ld; ++d) to[d] = Stored();
   }
   template <int Rank>

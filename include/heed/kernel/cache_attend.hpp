@@ -114,6 +114,13 @@ class cache_attend {
   // the cache is read once.
   bool few(const station& s) const noexcept { return s.queries.rows * problem_.group() <= 32; }
 
+  // Long panels for few rows: what is done once a panel costs time in which memory idles.
+  block_sizes sizes_for(const station& s) const {
+    block_sizes sizes = choose_sizes<T>(s.list, s.call, wish_);
+    if (few(s) && wish_.panel == 0) sizes.panel = 8 * cache_chunk;
+    return sizes;
+  }
+
   void prepare(part* parts, index count) {
     index tasks = 0;
     for (index n = 0; n < count; ++n) tasks += parts[n].source.tasks();
@@ -130,10 +137,10 @@ class cache_attend {
                           s.context, s.list.scores, lanes::keys_of(*s.queries.store, problem_),
                           *s.queries.store, head / group, unit_heads_ / group});
     to.source.take(memory_);
-    std::construct_at(&to.u, unit_type{s.list, s.plans, s.visible, to.source,
-                                       lanes::values_of(*s.queries.store, problem_, head / group),
-                                       head, unit_heads_, s.queries.out, s.queries.lse,
-                                       choose_sizes<T>(s.list, s.call, wish_), s.queries.above});
+    std::construct_at(
+        &to.u, unit_type{s.list, s.plans, s.visible, to.source,
+                         lanes::values_of(*s.queries.store, problem_, head / group), head,
+                         unit_heads_, s.queries.out, s.queries.lse, sizes_for(s), s.queries.above});
     const index rows = s.queries.rows - s.queries.above;
     to.row_blocks = (rows + to.u.sizes.rows - 1) / to.u.sizes.rows;
     to.panels = unit_heads_ / panel_heads;

@@ -57,7 +57,7 @@ auto token_rows(T* data, index count, const std::array<index, Rank>& extents) {
 }
 
 // The lanes of a token_store: keys, values, queries (where rows read rows above), those of the
-// source of scores, and one for every tensor of a mechanism.
+// source of scores, one for every tensor of a mechanism and one for what a mechanism keeps.
 template <class T, class Arch, class Stored, class All>
 struct cache_lanes {
   using list_type = stage_list<All>;
@@ -84,6 +84,11 @@ struct cache_lanes {
     for_each_token_tensor(copy, p, [&](auto&, const char*, auto&, const auto& extents) {
       sizes.push_back(bytes(cache_chunk * product_of(extents), sizeof(T)));
     });
+    for_each(all, [&](const auto& stage) {
+      if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::keep)) {
+        sizes.push_back(stage.kept_bytes(p));
+      }
+    });
     return sizes;
   }
   static bool keeps_queries(const list_type& list) noexcept {
@@ -104,6 +109,11 @@ struct cache_lanes {
     std::size_t lane = tensors;
     for_each_token_tensor(bound, p, [&](auto&, const char*, auto& view, const auto& extents) {
       view = token_rows(static_cast<const T*>(s.template lane<T>(lane++)), count, extents);
+    });
+    for_each(bound, [&](auto& stage) {
+      if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::keep)) {
+        stage.kept = s.template lane<std::byte>(lane++);
+      }
     });
     return bound;
   }

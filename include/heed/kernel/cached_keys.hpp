@@ -5,6 +5,7 @@
 #pragma once
 
 #include "heed/kernel/dot.hpp"
+#include "heed/kernel/stream.hpp"
 #include "heed/kernel/token_store.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
@@ -14,6 +15,9 @@ namespace heed::inline HEED_ABI::kernel {
 namespace cache_lane {
 inline constexpr std::size_t keys = 0, values = 1, queries = 2, scores = 3;
 }
+
+// Up to so many rows a product is bound by what it reads of the cache.
+inline constexpr index few_rows = 8;
 
 // Keys as packed columns.
 template <class T, class Arch, class Stored>
@@ -55,7 +59,7 @@ struct cached_keys {
   // A chunk that is packed already.
   void store_chunk(index kv_head, index key, const T* packed) const {
     Stored* to = strip_of(kv_head, key);
-    for (index n = 0; n < cache_chunk * D; ++n) to[n] = static_cast<Stored>(packed[n]);
+    store_as(packed, to, cache_chunk * D);
   }
 
   // line[rows x count] = q times keys [key, key + count), plus bias in every row unless it is null.
@@ -64,9 +68,19 @@ struct cached_keys {
     for (index c = 0; c < count;) {
       const index within = (key + c) % strip;
       const index n = (std::min)(strip - within, count - c);
-      product<Arch>(q, ldq, strip_of(kv_head, key + c) + within, strip, line + c, ldc, rows, n, D,
-                    bias == nullptr ? start::zero : start::row_bias,
-                    bias == nullptr ? nullptr : bias + c);
+      const Stored* columns = strip_of(kv_head, key + c) + within;
+      const T* begin = bias == nullptr ? nullptr : bias + c;
+      if constexpr (std::is_same_v<T, Stored>) {
+        if (rows > few_rows) {
+          product<Arch>(q, ldq, columns, strip, line + c, ldc, rows, n, D,
+                        bias == nullptr ? start::zero : start::row_bias, begin);
+          c += n;
+          continue;
+        }
+      }
+      const Stored* next = c + n < count ? strip_of(kv_head, key + c + n) : nullptr;
+      stream_product<Arch, false>(q, ldq, columns, strip, line + c, ldc, rows, n, D, begin,
+                                  within == 0 ? next : nullptr);
       c += n;
     }
   }
@@ -94,7 +108,17 @@ struct cached_values {
               index rows, index Dv) const {
     for (index c = 0; c < keys;) {
       const index n = (std::min)(cache_chunk - (key + c) % cache_chunk, keys - c);
-      product<A>(weights + c, ldw, at(kv, key + c), row, out, ldo, rows, Dv, n, start::add);
+      const Stored* values = at(kv, key + c);
+      if constexpr (std::is_same_v<T, Stored>) {
+        if (rows > few_rows) {
+          product<A>(weights + c, ldw, values, row, out, ldo, rows, Dv, n, start::add);
+          c += n;
+          continue;
+        }
+      }
+      const T* none = nullptr;
+      stream_product<A, true>(weights + c, ldw, values, row, out, ldo, rows, Dv, n, none,
+                              c + n < keys ? at(kv, key + c + n) : nullptr);
       c += n;
     }
   }
@@ -145,6 +169,13 @@ class cached_dot {
     }
     void enter(index, index) const noexcept {}
     void advance(index, index) const noexcept {}
+    // One row of each of `heads` heads from head g on, which share their keys.
+    void scores(const panel<T, Arch>& p, index g, index heads, const T* bias) const {
+      const index D = source_->keys_.D;
+      source_->keys_.times(queries_ + g * D, D, (p.head + g) / source_->group_, p.key(p.first),
+                           p.last - p.first, p.line(g, p.begin) + p.first, p.head_stride, heads,
+                           bias);
+    }
     void scores(const panel<T, Arch>& p, index g, const T* bias) const {
       const index D = source_->keys_.D;
       source_->keys_.times(queries_ + (g * count_ + p.begin) * D, D, (p.head + g) / source_->group_,

@@ -248,6 +248,18 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
   }
   void advance(index, index) const noexcept {}
 
+  // One row of each of `heads` heads from head g on, which share their keys.
+  void scores(const panel<T, Arch>& p, index g, index heads, const T* bias) const {
+    const run& at = runs_[0];
+    if (at.edge > 0 && at.edge % chunks == 0 && p.key(p.first) < at.edge * cache_chunk) {
+      const index Dp = source_->layout_.chunk.padded_D();
+      source_->keys_.times(walked_ + g * Dp, Dp, source_->kv_head_ + kv(g), p.key(p.first),
+                           p.last - p.first, p.line(g, p.begin) + p.first, p.head_stride, heads,
+                           bias);
+      return;
+    }
+    for (index h = g; h < g + heads; ++h) scores(p, h, bias);
+  }
   void scores(const panel<T, Arch>& p, index g, const T* bias) const {
     for (index n = 0; n < run_count_; ++n) {
       const run& at = runs_[n];

@@ -23,9 +23,19 @@ struct plan_context {
   const heed::mask& mask;
   const call_inputs<T>& inputs;
   workspace& memory;
-  // The plan's hook keys will be asked for keys of [keys_from, keys_to) only: a cache has the others
-  // already.
+  // The plan's hook keys will be asked for keys of [keys_from, keys_to) only: a cache has the
+  // others already.
   index keys_from = 0, keys_to = mask::unlimited;
+};
+
+// keep(context): tokens [from, to) have come to a cache. The stage's tensors have all tokens so
+// far; v the new ones.
+template <class T, class Arch>
+struct keep_context {
+  const heed::problem& problem;
+  index from, to;
+  tensor_view<const T, 4> v;  // [1, to - from, Hkv, Dv]
+  workspace& memory;
 };
 
 // rows(context): rows [row, row + count) of the sequence (halo rows included) of query heads

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 
 #include "heed/kernel/simd.hpp"
 #include "heed/tensor.hpp"
@@ -16,32 +17,51 @@ struct gate_sums {
   tensor_view<const T, 3> log_f;
   double factor;  // of every gate
   index batch, first_key, S;
-  index first_chunk, chunks;  // what the tables below cover; older gates are read one by one
-  T* within;                  // [Hq][chunks * chunk]: gates from (j, end of j's chunk)
-  double* whole;              // [Hq][chunks]: all gates of a chunk
-  double* growth;             // [Hq]: what positive gates add up to, all of them
+  index first_chunk, chunks;  // what the tables cover; other gates are read one by one
+  index heads;
+  // A table for each chunk: of all its gates [Hq], of its positive ones [Hq], and the gates from
+  // (j, end of the chunk), [Hq][chunk] of T.
+  std::byte* tables;
+  double* growth;  // [Hq]: what positive gates add up to, all of them
+
+  static std::size_t table_bytes(index heads) noexcept {
+    return static_cast<std::size_t>(heads) *
+           (2 * sizeof(double) + static_cast<std::size_t>(chunk) * sizeof(T));
+  }
+  double* whole(index n) const noexcept {
+    return reinterpret_cast<double*>(tables + static_cast<std::size_t>(n - first_chunk) *
+                                                  table_bytes(heads));
+  }
+  double* positive(index n) const noexcept { return whole(n) + heads; }
+  T* within(index h, index n) const noexcept {
+    return reinterpret_cast<T*>(positive(n) + heads) + h * chunk;
+  }
 
   double gate(index h, index j) const noexcept {
     return j < 0 || j >= S ? 0 : factor * static_cast<double>(log_f(batch, first_key + j, h));
   }
 
-  void fill(index heads) {
-    double* sum = growth;  // runs from right to left in each chunk; becomes growth at the end
-    for (index n = chunks - 1; n >= 0; --n) {
-      for (index h = 0; h < heads; ++h) sum[h] = 0;
+  void fill_chunk(index n) const {
+    for (index h = 0; h < heads; ++h) {
+      double sum = 0, positives = 0;
+      T* to = within(h, n);
       for (index c = chunk - 1; c >= 0; --c) {
-        for (index h = 0; h < heads; ++h) {
-          within[(h * chunks + n) * chunk + c] = static_cast<T>(sum[h]);
-          sum[h] += gate(h, (first_chunk + n) * chunk + c);
-        }
+        to[c] = static_cast<T>(sum);
+        const double g = gate(h, n * chunk + c);
+        sum += g;
+        if (g > 0) positives += g;
       }
-      for (index h = 0; h < heads; ++h) whole[h * chunks + n] = sum[h];
+      whole(n)[h] = sum;
+      positive(n)[h] = positives;
     }
+  }
+  void add_growth() const {
     for (index h = 0; h < heads; ++h) growth[h] = 0;
-    for (index j = first_chunk * chunk; j < (std::min)(S, (first_chunk + chunks) * chunk); ++j) {
-      for (index h = 0; h < heads; ++h) {
-        if (const double g = gate(h, j); g > 0) growth[h] += g;
-      }
+    for (index n = first_chunk; n < first_chunk + chunks; ++n) {
+      for (index h = 0; h < heads; ++h) growth[h] += positive(n)[h];
+    }
+    for (index j = (first_chunk + chunks) * chunk; j < S; ++j) {
+      for (index h = 0; h < heads; ++h) growth[h] += (std::max)(0.0, gate(h, j));
     }
   }
 
@@ -54,11 +74,11 @@ struct gate_sums {
       const bool known =
           n >= first_chunk && n < first_chunk + chunks && (stop == (n + 1) * chunk || stop >= S);
       if (known && to != nullptr) {
-        const T* table = within + (h * chunks - first_chunk) * chunk;
-        add_shifted(table + from, static_cast<T>(sum), to + (from - begin), stop - from);
+        add_shifted(within(h, n) + (from - n * chunk), static_cast<T>(sum), to + (from - begin),
+                    stop - from);
       }
       if (known && from == n * chunk) {
-        sum += whole[h * chunks + n - first_chunk];
+        sum += whole(n)[h];
       } else {
         for (index j = stop - 1; j >= from; --j) {
           if (!known && to != nullptr) to[j - begin] += static_cast<T>(sum);

@@ -54,6 +54,7 @@ HEED_MEMBER_PROBE(retreat)
 HEED_MEMBER_PROBE(end_backward)
 HEED_MEMBER_PROBE(source_gradient)
 HEED_MEMBER_PROBE(tokens)
+HEED_MEMBER_PROBE(keep)
 #undef HEED_MEMBER_PROBE
 
 template <class Stage>
@@ -116,6 +117,7 @@ constexpr void check_stage_level() {
   HEED_LISTED_IS_PRESENT(Stage, gradients, "stage")
   HEED_LISTED_IS_PRESENT(Stage, sums, "stage")
   HEED_LISTED_IS_PRESENT(Stage, tokens, "stage")
+  HEED_LISTED_IS_PRESENT(Stage, keep, "stage")
 }
 template <class Stage, class Plan>
 constexpr void check_plan_level() {

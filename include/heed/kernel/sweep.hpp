@@ -72,6 +72,12 @@ class row_block {
       rows_tuple<typename List::probs_type, decltype(plan_set<T, Arch, List>::probs)>;
   using source_rows = typename Source::rows_type;
 
+  // Heads of one row each can share what is read of keys and values; they are all there, then.
+  static constexpr bool reads_for_many_heads =
+      requires(const source_rows& s, const panel_type& p, const T* bias) {
+    s.scores(p, index{}, index{}, bias);
+  };
+
   enum class pass {
     online,   // softmax and values in one go
     measure,  // row maximum and sum only
@@ -376,11 +382,7 @@ class row_block {
     const index columns = end - begin;
     trim(p, columns);
     if (p.first >= p.last && !looks_aside()) return;
-    in_strips(p, columns, [&](const panel_type& s) {
-      for (index g = 0; g < heads_; ++g) {
-        source.scores(s, g, merged_ ? bias_ + g * ld_ + s.first : nullptr);
-      }
-    });
+    in_strips(p, columns, [&](const panel_type& s) { find_scores(source, s); });
     if (!merged_ && !(which == pass::online && settled(logits, a, b))) {
       run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
     }
@@ -398,6 +400,20 @@ class row_block {
       s.hide(0);
       times_values(s);
     });
+  }
+  void find_scores(const source_rows& source, const panel_type& s) const {
+    if constexpr (reads_for_many_heads) {
+      const index group = u_.plans.context.problem.group();
+      if (count_ == 1 && heads_ % group == 0 && (group == 1 || !merged_)) {
+        for (index g = 0; g < heads_; g += group) {
+          source.scores(s, g, group, merged_ ? bias_ + g * ld_ + s.first : nullptr);
+        }
+        return;
+      }
+    }
+    for (index g = 0; g < heads_; ++g) {
+      source.scores(s, g, merged_ ? bias_ + g * ld_ + s.first : nullptr);
+    }
   }
   // Whether all that stages do to rows [a, b) from here on is left to the softmax's state.
   bool settled(const logits_rows& logits, index a, index b) {
@@ -533,6 +549,16 @@ class row_block {
   void times_values(const panel_type& p) {
     const index rows = p.end - p.begin, columns = p.last - p.first;
     const index group = u_.plans.context.problem.group();
+    if constexpr (reads_for_many_heads) {
+      if (count_ == 1 && heads_ % group == 0 && !careful_) {
+        for (index g = 0; g < heads_; g += group) {
+          u_.values.template add_to<Arch>(p.line(g, 0) + p.first, head_stride_,
+                                          (head_ + g) / group - u_.head / group, p.key(p.first),
+                                          columns, out_ + g * ldo_, ldo_, group, Dv());
+        }
+        return;
+      }
+    }
     for (index g = 0; g < heads_; ++g) {
       const index kv = (head_ + g) / group - u_.head / group, key = p.key(p.first);
       const T* weights = p.line(g, p.begin) + p.first;

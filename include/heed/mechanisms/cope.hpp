@@ -20,6 +20,7 @@
 
 #include "heed/checks.hpp"
 #include "heed/concepts.hpp"
+#include "heed/kernel/cached_keys.hpp"
 #include "heed/kernel/contexts.hpp"
 #include "heed/kernel/pack.hpp"
 #include "heed/kernel/panel.hpp"
@@ -58,13 +59,14 @@ struct cope {
   cope_scale scale = cope_scale::divided;
   cope_gates gates = cope_gates::keys;
   tensor_view<const T, 4> gate_keys = {};  // [B, S, Hkv, D], with cope_gates::separate_keys only
+  std::byte* kept = nullptr;               // a cache's: the gates' keys, packed
 
   static constexpr place where = place::logits;
   static constexpr hook hooks = hook::check | hook::geometry | hook::plan | hook::rows |
                                 hook::forward | hook::constant_from_here | hook::gradients |
                                 hook::sums | hook::carries | hook::forward_carries |
                                 hook::begin_backward | hook::backward | hook::retreat |
-                                hook::end_backward | hook::tokens;
+                                hook::end_backward | hook::tokens | hook::keep;
   using gradient_type = cope_grad<T>;
 
   cope() = default;
@@ -105,6 +107,28 @@ struct cope {
     f("cope.gate_keys", m.gate_keys, shape<2>{p.Hkv, p.D});
   }
 
+  // Gate keys as packed columns: [chunk][Hkv][64 D].
+  std::size_t kept_bytes(const problem& p) const noexcept {
+    return gates == cope_gates::keys
+               ? 0
+               : sizeof(T) * static_cast<std::size_t>(p.Hkv * p.D * kernel::cache_chunk);
+  }
+  template <class Arch>
+  void keep(const keep_context<T, Arch>& c) const {
+    if (gates == cope_gates::keys) return;
+    const index D = c.problem.D, n = c.to - c.from;
+    const kernel::cached_keys<T, Arch, T> packed{reinterpret_cast<T*>(kept), c.problem.Hkv, D};
+    const workspace::scope taken(c.memory);
+    T* rows = c.memory.template take<T>(n * D);
+    const tensor_view<const T, 4> u =
+        gates == cope_gates::values ? c.v : gate_keys.slice(1, c.from, c.to);
+    for (index h = 0; h < c.problem.Hkv && n > 0; ++h) {
+      kernel::copy_rows<Arch>(u.pointer(index{0}, index{0}, h, index{0}), u.stride(1), u.stride(3),
+                              n, D, rows, D);
+      packed.store(h, c.from, rows, D, n);
+    }
+  }
+
   // Gates from the keys are sigmoid(-inf) = 0 where nothing is visible.
   heed::geometry geometry() const noexcept {
     heed::geometry g;
@@ -130,7 +154,12 @@ struct cope {
     if (embedding.stride(2) != 1 || embedding.extent(2) % kernel::width<T, Arch> != 0) {
       p.table = copy_table<Arch>(entries, c.memory);
     }
-    if (gates != cope_gates::keys) {
+    if (gates != cope_gates::keys && kept != nullptr) {
+      p.gate_keys = reinterpret_cast<const T*>(kept);
+      p.gate_size = kernel::cache_chunk * c.problem.D;
+      p.chunk_size = c.problem.Hkv * p.gate_size;
+    } else if (gates != cope_gates::keys) {
+      p.chunk_size = kernel::cache_chunk * c.problem.D;
       p.gate_size = kernel::packed_columns_size<Arch, T>(c.sequence.S, c.problem.D);
       p.gate_keys = pack_gate_keys(c, p.gate_size);
     }
@@ -226,8 +255,8 @@ struct cope {
     index heads, count, limit;
     // For gates that are not from the keys.
     const T* queries = nullptr;    // [heads][count][D]: scale q
-    const T* gate_keys = nullptr;  // [Hkv][gate_size]
-    index gate_size = 0, group = 1, D = 0;
+    const T* gate_keys = nullptr;  // of a head gate_size apart, chunks chunk_size
+    index gate_size = 0, chunk_size = 0, group = 1, D = 0;
     workspace* scratch = nullptr;
     // In the reverse sweep.
     T* positions = nullptr;  // [heads][count]: sum of the older positions' gradients
@@ -308,11 +337,13 @@ struct cope {
       constexpr index strip = kernel::strip_width<T, Arch>;
       const T* keys = gate_keys + (p.head + g) / group * gate_size;
       for (index c = p.first; c < p.last;) {
-        const index within = p.key(c) % strip;
+        const index chunk = p.key(c) / kernel::cache_chunk,
+                    in_chunk = p.key(c) % kernel::cache_chunk;
+        const index within = in_chunk % strip;
         const index n = (std::min)(strip - within, p.last - c);
         kernel::product<Arch>(queries + (g * count + p.begin) * D, D,
-                              keys + (p.key(c) - within) * D + within, strip, to + c, p.row_stride,
-                              p.end - p.begin, n, D, kernel::start::zero);
+                              keys + chunk * chunk_size + (in_chunk - within) * D + within, strip,
+                              to + c, p.row_stride, p.end - p.begin, n, D, kernel::start::zero);
         c += n;
       }
     }
@@ -343,7 +374,7 @@ struct cope {
     tensor_view<const T, 3> table;  // rows in whole vectors
     index entries;
     const T* gate_keys;
-    index gate_size;
+    index gate_size, chunk_size = 0;
 
     auto rows(const rows_context<T, Arch>& c) const {
       using table_type = kernel::position_table<T, Arch>;
@@ -360,6 +391,7 @@ struct cope {
         rows.queries = queries;
         rows.gate_keys = gate_keys;
         rows.gate_size = gate_size;
+        rows.chunk_size = chunk_size;
         rows.group = c.problem.group();
         rows.D = D;
         rows.scratch = &c.memory;

@@ -310,16 +310,17 @@ struct fox_grad {
 template <class T>
 struct fox {
   static constexpr place where = place::logits;
-  static constexpr hook hooks = hook::check | hook::plan | hook::rows | hook::enter |
-                                hook::forward | hook::advance | hook::column_bias | hook::row_bias |
-                                hook::ceiling | hook::prunes | hook::adds | hook::carries |
-                                hook::gradients | hook::sums | hook::begin_backward |
-                                hook::backward | hook::retreat | hook::end_backward | hook::tokens;
+  static constexpr hook hooks =
+      hook::check | hook::plan | hook::rows | hook::enter | hook::forward | hook::advance |
+      hook::column_bias | hook::row_bias | hook::ceiling | hook::prunes | hook::adds |
+      hook::carries | hook::gradients | hook::sums | hook::begin_backward | hook::backward |
+      hook::retreat | hook::end_backward | hook::tokens | hook::keep;
   using gradient_type = fox_grad<T>;
 
   tensor_view<const T, 3> log_f;  // [B, S, Hq], log of the forget gate, <= 0; -inf allowed
   gate convention = gate::outside_scale;
   std::optional<pruning> prune = {};  // leave out keys whose decay makes them negligible
+  std::byte* kept = nullptr;          // a cache's: what keep() has made of the chunks so far
 
   // Throws shape_error unless log_f is [B, S, Hq] and the pruning bounds make sense.
   void check(const problem& p) const {
@@ -342,6 +343,17 @@ struct fox {
     f("fox.log_f", m.log_f, shape<1>{p.Hq});
   }
 
+  // Sums of gates over chunks, as far as these are full.
+  std::size_t kept_bytes(const problem& p) const noexcept {
+    return kernel::gate_sums<T, kernel::default_arch>::table_bytes(p.Hq);
+  }
+  template <class Arch>
+  void keep(const keep_context<T, Arch>& c) const {
+    using sums_type = kernel::gate_sums<T, Arch>;
+    const sums_type sums{log_f, factor(c.problem), 0, 0, c.to, 0, 0, c.problem.Hq, kept, nullptr};
+    for (index n = c.from / sums_type::chunk; n < c.to / sums_type::chunk; ++n) sums.fill_chunk(n);
+  }
+
   pruning prunes() const { return prune.value_or(pruning{0, 0}); }
 
   template <class Arch>
@@ -357,13 +369,26 @@ struct fox {
     sums.batch = c.sequence.batch;
     sums.first_key = c.sequence.first_key;
     sums.S = c.sequence.S;
-    sums.first_chunk = from / sums_type::chunk;
-    sums.chunks = (newest + sums_type::chunk - 1) / sums_type::chunk - sums.first_chunk;
-    const index heads = c.problem.Hq;
-    sums.within = c.memory.template take<T>(heads * sums.chunks * sums_type::chunk);
-    sums.whole = c.memory.template take<double>(heads * sums.chunks);
-    sums.growth = c.memory.template take<double>(heads);
-    sums.fill(heads);
+    sums.heads = c.problem.Hq;
+    sums.growth = c.memory.template take<double>(sums.heads);
+    if (kept != nullptr) {
+      sums.first_chunk = 0;
+      sums.chunks = c.sequence.S / sums_type::chunk;
+      sums.tables = kept;
+    } else {
+      sums.first_chunk = from / sums_type::chunk;
+      sums.chunks = (newest + sums_type::chunk - 1) / sums_type::chunk - sums.first_chunk;
+      sums.tables = c.memory.template take<std::byte>(
+          sums.chunks * static_cast<index>(sums_type::table_bytes(sums.heads)));
+      for (index n = 0; n < sums.chunks; ++n) sums.fill_chunk(sums.first_chunk + n);
+    }
+    if (prune || kept == nullptr) {
+      sums.add_growth();
+    } else {  // no bound, for the pruning of another mechanism
+      for (index h = 0; h < sums.heads; ++h) {
+        sums.growth[h] = std::numeric_limits<double>::infinity();
+      }
+    }
     return kernel::gate_plan<T, Arch>{sums};
   }
 
