@@ -269,7 +269,7 @@ KvCache<Element, Mechanisms...>::KvCache(const cache_shape& shape, const cache_o
   above_ = list.logits_reach.rows_above + list.probs_reach.rows_above;
   older_ = options_.mask.left + above_;
   granule_ = lanes::source_type::granule(list.scores);
-  const std::vector<std::size_t> sizes = lanes::chunk_bytes(all_, problem_);
+  const std::vector<kernel::lane_size> sizes = lanes::sizes(all_, problem_);
   for (index n = 0; n < shape_.sequences; ++n) {
     stores_.emplace_back(sizes, lanes::source_type::aside_bytes(problem_));
     stores_.back().reserve(shape_.capacity);

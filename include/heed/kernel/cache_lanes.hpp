@@ -62,31 +62,30 @@ template <class T, class Arch, class Stored, class All>
 struct cache_lanes {
   using list_type = stage_list<All>;
   using source_type = typename list_type::scores_type::template cached_source<T, Arch, Stored>;
+  using keys_type = cached_keys<T, Arch, Stored>;
+  using values_type = cached_values<T, Arch, Stored>;
   static constexpr std::size_t tensors = cache_lane::scores + source_type::lanes;
 
-  // Bytes that each lane has for a chunk.
-  static std::vector<std::size_t> chunk_bytes(const All& all, const problem& p) {
+  static std::vector<lane_size> sizes(const All& all, const problem& p) {
     const list_type list(all);
     const auto bytes = [](index elements, std::size_t size) {
-      return static_cast<std::size_t>(elements) * size;
+      return static_cast<std::size_t>(cache_chunk * elements) * size;
     };
-    std::vector<std::size_t> sizes(tensors);
-    sizes[cache_lane::keys] =
-        bytes(cached_keys<T, Arch, Stored>::chunk_size(p.Hkv, p.D), sizeof(Stored));
-    sizes[cache_lane::values] =
-        bytes(cached_values<T, Arch, Stored>::chunk_size(p.Hkv, p.Dv), sizeof(Stored));
-    sizes[cache_lane::queries] =
-        keeps_queries(list) ? bytes(cache_chunk * p.Hq * p.D, sizeof(T)) : 0;
+    const auto heads = static_cast<std::size_t>(p.Hkv);
+    std::vector<lane_size> sizes(tensors);
+    sizes[cache_lane::keys] = {bytes(p.D, sizeof(Stored)), heads};
+    sizes[cache_lane::values] = {bytes(values_type::row_size(p.Dv), sizeof(Stored)), heads};
+    if (keeps_queries(list)) sizes[cache_lane::queries] = {bytes(p.Hq * p.D, sizeof(T))};
     for (std::size_t n = 0; n < source_type::lanes; ++n) {
-      sizes[cache_lane::scores + n] = source_type::chunk_bytes(p, n);
+      sizes[cache_lane::scores + n] = {source_type::chunk_bytes(p, n)};
     }
     All copy = all;
     for_each_token_tensor(copy, p, [&](auto&, const char*, auto&, const auto& extents) {
-      sizes.push_back(bytes(cache_chunk * product_of(extents), sizeof(T)));
+      sizes.push_back({bytes(product_of(extents), sizeof(T))});
     });
     for_each(all, [&](const auto& stage) {
       if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::keep)) {
-        sizes.push_back(stage.kept_bytes(p));
+        sizes.push_back({stage.kept_bytes(p)});
       }
     });
     return sizes;
@@ -95,13 +94,12 @@ struct cache_lanes {
     return list.logits_reach.rows_above + list.probs_reach.rows_above > 0;
   }
 
-  static cached_keys<T, Arch, Stored> keys_of(const token_store& s, const problem& p) noexcept {
-    return {s.template lane<Stored>(cache_lane::keys), p.Hkv, p.D};
+  static keys_type keys_of(const token_store& s, const problem& p) noexcept {
+    return {s.template lane<Stored>(cache_lane::keys), s.capacity() * p.D, p.D};
   }
-  static cached_values<T, Arch, Stored> values_of(const token_store& s, const problem& p,
-                                                  index kv_head) noexcept {
-    return {s.template lane<Stored>(cache_lane::values), p.Hkv,
-            cached_values<T, Arch, Stored>::row_size(p.Dv), kv_head};
+  static values_type values_of(const token_store& s, const problem& p, index kv_head) noexcept {
+    const index row = values_type::row_size(p.Dv), head = s.capacity() * row;
+    return {s.template lane<Stored>(cache_lane::values) + kv_head * head, head, row};
   }
   // The mechanisms with views of what the store holds.
   static All bind(const All& all, const token_store& s, const problem& p, index count) {

@@ -1,7 +1,8 @@
 // Keys and values of one sequence as a cache stores them, and the plain dot product with them.
 //
-// Chunk c of key/value head h: keys as packed columns, [64 / strip][D][strip]; values as rows,
-// [64][padded Dv].
+// Of a chunk of one key/value head: keys as packed columns, [64 / strip][D][strip]; values as rows,
+// [64][padded Dv]. The chunks of a head follow one another: memory that is read in one go is read
+// fastest.
 #pragma once
 
 #include "heed/kernel/dot.hpp"
@@ -26,14 +27,12 @@ struct cached_keys {
   static_assert(cache_chunk % strip == 0);
 
   Stored* data = nullptr;
-  index kv_heads = 0, D = 0;
+  index head_size = 0;  // elements from one head to the next
+  index D = 0;
 
-  static index chunk_size(index kv_heads, index D) noexcept { return kv_heads * D * cache_chunk; }
   // The strip that holds a key; the key itself is column key % strip.
   Stored* strip_of(index kv_head, index key) const noexcept {
-    return data + ((key / cache_chunk * kv_heads + kv_head) * cache_chunk +
-                   key % cache_chunk / strip * strip) *
-                      D;
+    return data + kv_head * head_size + key / strip * strip * D;
   }
   // Stores rows [n][ld] as keys [key, key + n).
   void store(index kv_head, index key, const T* rows, index ld, index n) const {
@@ -78,9 +77,7 @@ struct cached_keys {
           continue;
         }
       }
-      const Stored* next = c + n < count ? strip_of(kv_head, key + c + n) : nullptr;
-      stream_product<Arch, false>(q, ldq, columns, strip, line + c, ldc, rows, n, D, begin,
-                                  within == 0 ? next : nullptr);
+      stream_product<Arch, false>(q, ldq, columns, strip, line + c, ldc, rows, n, D, begin);
       c += n;
     }
   }
@@ -89,38 +86,24 @@ struct cached_keys {
 // Values as rows. What row_block takes for value_rows.
 template <class T, class Arch, class Stored>
 struct cached_values {
-  Stored* data = nullptr;
-  index kv_heads = 0, row = 0;  // row: padded Dv
-  index kv_head = 0;            // of the unit's first
+  Stored* data = nullptr;        // of the unit's first head
+  index head_size = 0, row = 0;  // row: padded Dv
 
   static index row_size(index Dv) noexcept { return round_up(Dv, width<T, Arch>); }
-  static index chunk_size(index kv_heads, index Dv) noexcept {
-    return kv_heads * cache_chunk * row_size(Dv);
-  }
-  Stored* at(index kv, index key) const noexcept {
-    return data +
-           ((key / cache_chunk * kv_heads + kv_head + kv) * cache_chunk + key % cache_chunk) * row;
-  }
+  Stored* at(index kv, index key) const noexcept { return data + kv * head_size + key * row; }
   T element(index kv, index key, index d) const noexcept { return static_cast<T>(at(kv, key)[d]); }
 
   template <class A>
   void add_to(const T* weights, index ldw, index kv, index key, index keys, T* out, index ldo,
               index rows, index Dv) const {
-    for (index c = 0; c < keys;) {
-      const index n = (std::min)(cache_chunk - (key + c) % cache_chunk, keys - c);
-      const Stored* values = at(kv, key + c);
-      if constexpr (std::is_same_v<T, Stored>) {
-        if (rows > few_rows) {
-          product<A>(weights + c, ldw, values, row, out, ldo, rows, Dv, n, start::add);
-          c += n;
-          continue;
-        }
+    if constexpr (std::is_same_v<T, Stored>) {
+      if (rows > few_rows) {
+        product<A>(weights, ldw, at(kv, key), row, out, ldo, rows, Dv, keys, start::add);
+        return;
       }
-      const T* none = nullptr;
-      stream_product<A, true>(weights + c, ldw, values, row, out, ldo, rows, Dv, n, none,
-                              c + n < keys ? at(kv, key + c + n) : nullptr);
-      c += n;
     }
+    const T* none = nullptr;
+    stream_product<A, true>(weights, ldw, at(kv, key), row, out, ldo, rows, Dv, keys, none);
   }
 };
 

@@ -159,7 +159,8 @@ class cached_path {
                    const area_type& area) {
     const layout_type layout = area_type::layout(p.D);
     const auto whole = layout.below(chunks);
-    const cached_keys<T, Arch, Stored> keys{s.template lane<Stored>(cache_lane::keys), p.Hkv, p.D};
+    const cached_keys<T, Arch, Stored> keys{s.template lane<Stored>(cache_lane::keys),
+                                            s.capacity() * p.D, p.D};
     for (index c = 0; c < chunks; ++c) {
       keys.store_chunk(kv_head, start + c * cache_chunk,
                        area.data + whole.keys + c * layout.chunk.columns_size());

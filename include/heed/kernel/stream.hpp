@@ -1,8 +1,7 @@
 // Products of few rows with what a cache stores: bound by memory, and so written to keep it busy.
 //
 // Keys and values are read once, front to back, and asked for some lines ahead: by the time that a
-// vector is used it has come. Where a run ends, the first lines of the next are asked for, which
-// may lie elsewhere.
+// vector is used it has come.
 #pragma once
 
 #include "heed/kernel/half.hpp"
@@ -32,14 +31,13 @@ void store_as(const T* from, Stored* to, index n) {
 }
 
 // Bytes that are asked for ahead of those at hand.
-inline constexpr index stream_ahead = 1024;
+inline constexpr index stream_ahead = 2048;
 
 // c[r][v] (+)= sum over k of a[r][k] b[k][v] for Rows rows and Vecs vectors of columns; starts from
-// `column_start`, from 0 where that is null, or with Add from what c holds. `next` is what will be
-// read when b is done.
+// `column_start`, from 0 where that is null, or with Add from what c holds. Asks ahead if told so.
 template <class Arch, int Rows, int Vecs, bool Add, class T, class Stored>
 HEED_NOINLINE void stream_tile(const T* a, index lda, const Stored* b, index ldb, T* c, index ldc,
-                               index depth, const T* column_start, const Stored* next) {
+                               index depth, const T* column_start, bool ask) {
   constexpr index w = width<T, Arch>;
   constexpr index line = static_cast<index>(64 / sizeof(Stored));
   vec<T, Arch> sum[Rows][Vecs];
@@ -53,11 +51,10 @@ HEED_NOINLINE void stream_tile(const T* a, index lda, const Stored* b, index ldb
       }
     });
   });
-  const index steps = stream_ahead / static_cast<index>(sizeof(Stored)) / ldb + 1;
-  const index own = depth > steps ? depth - steps : 0;
-  const auto step = [&](const Stored* soon) HEED_INLINE_LAMBDA {
-    if (soon != nullptr) {
-      for (index d = 0; d < ldb; d += line) prefetch(soon + d);
+  constexpr index ahead = stream_ahead / static_cast<index>(sizeof(Stored));
+  const auto step = [&]() HEED_INLINE_LAMBDA {
+    if (ask) {
+      for (index d = 0; d < ldb; d += line) prefetch(b + ahead + d);
     }
     unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
       const vec<T, Arch> right = load_stored<T, Arch>(b + v * w);
@@ -68,13 +65,7 @@ HEED_NOINLINE void stream_tile(const T* a, index lda, const Stored* b, index ldb
     b += ldb;
     ++a;
   };
-  index k = 0;
-  if (next == nullptr) {
-    for (; k < depth; ++k) step(nullptr);
-  } else {
-    for (; k < own; ++k) step(b + steps * ldb);
-    for (; k < depth; ++k, next += ldb) step(next);
-  }
+  for (index k = 0; k < depth; ++k) step();
   unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
     unroll<Vecs>([&](auto v)
                      HEED_INLINE_LAMBDA { store_vec<Arch>(c + r * ldc + v * w, sum[r][v]); });
@@ -85,7 +76,8 @@ HEED_NOINLINE void stream_tile(const T* a, index lda, const Stored* b, index ldb
 // in what it reads and writes beyond `cols`. Rows of B lie `ldb` apart, all of which is read.
 template <class Arch, bool Add, class T, class Stored>
 void stream_product(const T* a, index lda, const Stored* b, index ldb, T* c, index ldc, index rows,
-                    index cols, index depth, const T* column_start, const Stored* next) {
+                    index cols, index depth, const T* column_start) {
+  bool ask = true;
   constexpr index w = width<T, Arch>;
   constexpr int most = vectors_per_tile<Arch>;
   const auto columns = [&](auto height) {
@@ -94,9 +86,9 @@ void stream_product(const T* a, index lda, const Stored* b, index ldb, T* c, ind
     const auto strip = [&](auto count) {
       stream_tile<Arch, r, decltype(count)::value, Add>(
           a, lda, b + at, ldb, c + at, ldc, depth,
-          column_start == nullptr ? nullptr : column_start + at, next);
+          column_start == nullptr ? nullptr : column_start + at, ask);
       at += decltype(count)::value * w;
-      next = nullptr;  // by now all of B has been asked for
+      ask = false;  // all of B has been asked for
     };
     while (cols - at > (most - 1) * w) strip(std::integral_constant<int, most>{});
     while (cols > at) strip(std::integral_constant<int, 1>{});

@@ -20,16 +20,20 @@ constexpr index chunks_for(index tokens) noexcept {
   return (tokens + cache_chunk - 1) / cache_chunk;
 }
 
-// A lane holds chunk after chunk, so that it grows, moves and is copied without anybody knowing
-// what is in it. Token j of the store is the sequence's token before() + j.
+// What a lane has for a chunk: some bytes in each of some parts. A part is contiguous.
+struct lane_size {
+  std::size_t bytes = 0;
+  std::size_t parts = 1;
+};
+
+// A part of a lane holds chunk after chunk, so that it grows, moves and is copied without anybody
+// knowing what is in it. Token j of the store is the sequence's token before() + j.
 class token_store {
  public:
   token_store() = default;
-  // Bytes that each lane has for a chunk, and bytes beside the lanes.
-  explicit token_store(std::span<const std::size_t> chunk_bytes, std::size_t aside_bytes = 0)
-      : sizes_(chunk_bytes.begin(), chunk_bytes.end()),
-        lanes_(chunk_bytes.size()),
-        aside_size_(aside_bytes) {
+  // The lanes, and bytes beside them.
+  explicit token_store(std::span<const lane_size> lanes, std::size_t aside_bytes = 0)
+      : sizes_(lanes.begin(), lanes.end()), lanes_(lanes.size()), aside_size_(aside_bytes) {
     if (aside_bytes > 0) aside_ = allocate(aside_bytes);
   }
 
@@ -40,6 +44,7 @@ class token_store {
     return static_cast<std::size_t>(chunks_) * chunk_bytes() + aside_size_;
   }
 
+  // Part p of lane n begins capacity() / 64 times the bytes of a chunk behind the part before it.
   template <class U>
   U* lane(std::size_t n) const noexcept {
     return reinterpret_cast<U*>(lanes_[n].get());
@@ -51,11 +56,15 @@ class token_store {
     if (chunks <= chunks_) return;
     std::vector<buffer> grown(lanes_.size());
     for (std::size_t n = 0; n < lanes_.size(); ++n) {
-      const std::size_t size = static_cast<std::size_t>(chunks) * sizes_[n];
-      grown[n] = allocate(size);
+      const std::size_t part = static_cast<std::size_t>(chunks) * sizes_[n].bytes;
+      grown[n] = allocate(part * sizes_[n].parts);
       const std::size_t used = used_bytes(n, length_);
-      if (used > 0) std::memcpy(grown[n].get(), lanes_[n].get(), used);
-      std::memset(grown[n].get() + used, 0, size + slack - used);
+      std::byte* to = grown[n].get();
+      for (std::size_t p = 0; p < sizes_[n].parts; ++p, to += part) {
+        if (used > 0) std::memcpy(to, part_of(n, p), used);
+        std::memset(to + used, 0, part - used);
+      }
+      std::memset(to, 0, slack);
     }
     lanes_.swap(grown);
     chunks_ = chunks;
@@ -88,7 +97,9 @@ class token_store {
   void drop(index tokens) noexcept {
     for (std::size_t n = 0; n < lanes_.size(); ++n) {
       const std::size_t gone = used_bytes(n, tokens), all = used_bytes(n, length_);
-      if (all > gone) std::memmove(lanes_[n].get(), lanes_[n].get() + gone, all - gone);
+      for (std::size_t p = 0; p < sizes_[n].parts && all > gone; ++p) {
+        std::memmove(part_of(n, p), part_of(n, p) + gone, all - gone);
+      }
     }
     length_ -= tokens;
     before_ += tokens;
@@ -107,17 +118,22 @@ class token_store {
     }
     for (std::size_t n = 0; n < lanes_.size(); ++n) {
       const std::size_t used = used_bytes(n, other.length_);
-      if (used > 0) std::memcpy(lanes_[n].get(), other.lanes_[n].get(), used);
+      for (std::size_t p = 0; p < sizes_[n].parts && used > 0; ++p) {
+        std::memcpy(part_of(n, p), other.part_of(n, p), used);
+      }
     }
     restore(other.length_, other.before_);
   }
 
-  // f(std::byte*, std::size_t) for what each lane holds.
+  // f(std::byte*, std::size_t) for what each part of each lane holds of so many tokens.
   template <class F>
-  void visit(const F& f) const {
-    for (std::size_t n = 0; n < lanes_.size(); ++n) f(lanes_[n].get(), used_bytes(n, length_));
+  void visit(index tokens, const F& f) const {
+    for (std::size_t n = 0; n < lanes_.size(); ++n) {
+      const std::size_t used = used_bytes(n, tokens);
+      for (std::size_t p = 0; p < sizes_[n].parts && used > 0; ++p) f(part_of(n, p), used);
+    }
   }
-  // After visit() has filled them: what the store is.
+  // What the store is, after visit() has filled it.
   void restore(index length, index before) noexcept {
     length_ = length;
     before_ = before;
@@ -140,15 +156,18 @@ class token_store {
   }
   std::size_t chunk_bytes() const noexcept {
     std::size_t sum = 0;
-    for (const std::size_t s : sizes_) sum += s;
+    for (const lane_size& s : sizes_) sum += s.bytes * s.parts;
     return sum;
   }
-  // Of whole chunks.
+  std::byte* part_of(std::size_t n, std::size_t part) const noexcept {
+    return lanes_[n].get() + part * static_cast<std::size_t>(chunks_) * sizes_[n].bytes;
+  }
+  // Of whole chunks of a part.
   std::size_t used_bytes(std::size_t n, index tokens) const noexcept {
-    return static_cast<std::size_t>(chunks_for(tokens)) * sizes_[n];
+    return static_cast<std::size_t>(chunks_for(tokens)) * sizes_[n].bytes;
   }
 
-  std::vector<std::size_t> sizes_;
+  std::vector<lane_size> sizes_;
   std::vector<buffer> lanes_;
   std::size_t aside_size_ = 0;
   buffer aside_;

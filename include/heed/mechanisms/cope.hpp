@@ -117,7 +117,6 @@ struct cope {
   void keep(const keep_context<T, Arch>& c) const {
     if (gates == cope_gates::keys) return;
     const index D = c.problem.D, n = c.to - c.from;
-    const kernel::cached_keys<T, Arch, T> packed{reinterpret_cast<T*>(kept), c.problem.Hkv, D};
     const workspace::scope taken(c.memory);
     T* rows = c.memory.template take<T>(n * D);
     const tensor_view<const T, 4> u =
@@ -125,7 +124,15 @@ struct cope {
     for (index h = 0; h < c.problem.Hkv && n > 0; ++h) {
       kernel::copy_rows<Arch>(u.pointer(index{0}, index{0}, h, index{0}), u.stride(1), u.stride(3),
                               n, D, rows, D);
-      packed.store(h, c.from, rows, D, n);
+      // One chunk at a time: those of all heads follow one another.
+      for (index j = 0; j < n;) {
+        const index chunk = (c.from + j) / kernel::cache_chunk;
+        const index count = (std::min)((chunk + 1) * kernel::cache_chunk - c.from, n) - j;
+        T* to = reinterpret_cast<T*>(kept) + (chunk * c.problem.Hkv + h) * kernel::cache_chunk * D;
+        kernel::cached_keys<T, Arch, T>{to, 0, D}.store(0, (c.from + j) % kernel::cache_chunk,
+                                                        rows + j * D, D, count);
+        j += count;
+      }
     }
   }
 
