@@ -20,6 +20,70 @@ struct new_queries {
   tensor_view<T, 3> lse;      // [1, rows - above, Hq] or no data
 };
 
+// A row block that sweeps a range of the keys and leaves what it has found to be joined.
+template <class T, class Block>
+class split_block : public Block {
+ public:
+  using Block::Block;
+
+  // Of every row: log-sum-exp = max + log(sum); out relative to max, not normalised.
+  struct record {
+    T* max;
+    double* sum;
+    T* out;  // [rows][Dv]
+
+    static record take(index rows, index Dv, workspace& memory) {
+      return {memory.take<T>(rows), memory.take<double>(rows), memory.take<T>(rows * Dv)};
+    }
+  };
+
+  void find(const record& to) {
+    this->sweep_all();
+    each_row([&](index n, index at) {
+      to.max[n] = this->max_[at] + this->shift_[at];
+      to.sum[n] = 0;
+      for (index l = 0; l < Block::W; ++l) {
+        to.sum[n] += static_cast<double>(this->sum_[at * Block::W + l]);
+      }
+      for (index d = 0; d < this->Dv(); ++d) {
+        to.out[n * this->Dv() + d] = this->out_[at * this->ldo_ + d];
+      }
+    });
+  }
+  void join(const record* from, index count) {
+    each_row([&](index n, index at) {
+      T top = -std::numeric_limits<T>::infinity();
+      for (index k = 0; k < count; ++k) {
+        if (!(from[k].max[n] <= top)) top = from[k].max[n];  // NaN stays
+      }
+      this->max_[at] = top;
+      this->shift_[at] = 0;
+      T* out = this->out_ + at * this->ldo_;
+      double sum = 0;
+      for (index k = 0; k < count; ++k) {
+        if (from[k].max[n] == -std::numeric_limits<T>::infinity()) continue;
+        const double share =
+            std::exp(static_cast<double>(from[k].max[n]) - static_cast<double>(top));
+        sum += share * from[k].sum[n];
+        for (index d = 0; d < this->Dv(); ++d) {
+          out[d] += static_cast<T>(share) * from[k].out[n * this->Dv() + d];
+        }
+      }
+      this->sum_[at * Block::W] = static_cast<T>(sum);
+    });
+    this->finish();
+  }
+
+ private:
+  template <class F>
+  void each_row(const F& f) const {
+    index n = 0;
+    for (index g = 0; g < this->heads_; ++g) {
+      for (index r = this->first_row(0); r < this->count_; ++r) f(n++, g * this->count_ + r);
+    }
+  }
+};
+
 template <class T, class Arch, class Stored, class All>
 class cache_attend {
   using lanes = cache_lanes<T, Arch, Stored, All>;
@@ -65,12 +129,14 @@ class cache_attend {
       return s;
     }
   };
-  // The heads of one sequence that share keys or mix.
+  // The heads of one sequence that share keys or mix. Few rows of a long context are split over the
+  // keys: there is a unit for each range, and a record of what it found.
   struct part {
     source_type source;
-    unit_type u;
-    index task_end;  // tasks up to and with this part
-    index row_blocks, panels, panel_heads;
+    unit_type* units;  // [ranges]
+    index task_end;    // tasks up to and with this part
+    index row_blocks, panels, panel_heads, ranges;
+    typename split_block<T, block_type>::record* records;  // [panels][ranges]
   };
 
  public:
@@ -86,6 +152,7 @@ class cache_attend {
         unit_heads_(std::lcm(mixed_, p.group())) {}
 
   void run(const new_queries<T, All>* queries, index count) {
+    const workspace::scope call(memory_);
     memory_.prepare_workers(executor_.workers());
     const index units = problem_.Hq / unit_heads_;
     auto* stations = memory_.take<station>(count);
@@ -97,7 +164,7 @@ class cache_attend {
       for (index u = 0; u < units; ++u) {
         part& to = parts[n * units + u];
         make_part(s, u * unit_heads_, to);
-        to.task_end = tasks += to.row_blocks * to.panels;
+        to.task_end = tasks += to.row_blocks * to.panels * to.ranges;
       }
     }
     prepare(parts, count * units);
@@ -106,6 +173,9 @@ class cache_attend {
       while (task >= at->task_end) ++at;
       run_block(*at, at->task_end - 1 - task, memory_.worker(worker));
     });
+    for (index n = 0; n < count * units; ++n) {
+      for (index p = 0; parts[n].ranges > 1 && p < parts[n].panels; ++p) join(parts[n], p);
+    }
     memory_.level_workers();
   }
 
@@ -137,22 +207,68 @@ class cache_attend {
                           s.context, s.list.scores, lanes::keys_of(*s.queries.store, problem_),
                           *s.queries.store, head / group, unit_heads_ / group});
     to.source.take(memory_);
-    std::construct_at(
-        &to.u, unit_type{s.list, s.plans, s.visible, to.source,
-                         lanes::values_of(*s.queries.store, problem_, head / group), head,
-                         unit_heads_, s.queries.out, s.queries.lse, sizes_for(s), s.queries.above});
     const index rows = s.queries.rows - s.queries.above;
-    to.row_blocks = (rows + to.u.sizes.rows - 1) / to.u.sizes.rows;
+    const block_sizes sizes = sizes_for(s);
+    to.row_blocks = (rows + sizes.rows - 1) / sizes.rows;
     to.panels = unit_heads_ / panel_heads;
     to.panel_heads = panel_heads;
+    to.ranges = to.row_blocks == 1 ? ranges_of(s) : 1;
+    to.units = memory_.take<unit_type>(to.ranges);
+    const values_type values = lanes::values_of(*s.queries.store, problem_, head / group);
+    for (index n = 0; n < to.ranges; ++n) {
+      std::construct_at(to.units + n, unit_type{s.list, s.plans, visible_in(s, n, to.ranges),
+                                                to.source, values, head, unit_heads_, s.queries.out,
+                                                s.queries.lse, sizes, s.queries.above});
+    }
+    if (to.ranges == 1) return;
+    using record = typename split_block<T, block_type>::record;
+    to.records = memory_.take<record>(to.panels * to.ranges);
+    for (index n = 0; n < to.panels * to.ranges; ++n) {
+      to.records[n] = record::take(panel_heads * rows, problem_.Dv, memory_);
+    }
   }
-  // Block `number` of a part: the last rows, which see most, come first when number counts down.
+  // The keys of a sequence are cut where its length alone says, so that results are the same bits
+  // on any number of threads and beside any other sequences.
+  index ranges_of(const station& s) const {
+    if (!few(s) || s.list.prune.tolerance > 0) return 1;
+    bool splits = true;
+    for_each(all_, [&](const auto& stage) {
+      splits =
+          splits && (std::remove_cvref_t<decltype(stage)>::where == place::output || joins(stage));
+    });
+    return splits ? (std::max)(index{1}, s.call.S / source_type::range) : 1;
+  }
+  const visibility& visible_in(const station& s, index n, index ranges) {
+    if (ranges == 1) return s.visible;
+    visibility& v = *std::construct_at(memory_.take<visibility>(1), s.visible);
+    v.s.key_begin = n * source_type::range;
+    v.s.key_end = n + 1 < ranges ? v.s.key_begin + source_type::range : s.call.S;
+    return v;
+  }
+
+  // Task `number` of a part: the last rows, which see most, come first when number counts down.
   static void run_block(const part& at, index number, workspace& scratch) {
-    const index block = number / at.panels, head = at.u.head + number % at.panels * at.panel_heads;
-    const index begin = at.u.first_out + block * at.u.sizes.rows;
-    const index end = (std::min)(at.u.visible.s.T, begin + at.u.sizes.rows);
+    const index range = number % at.ranges;
+    number /= at.ranges;
+    const index block = number / at.panels, panel = number % at.panels;
+    const unit_type& u = at.units[range];
+    const index begin = u.first_out + block * u.sizes.rows;
+    const index end = (std::min)(u.visible.s.T, begin + u.sizes.rows);
+    const index head = u.head + panel * at.panel_heads;
     const workspace::scope block_scope(scratch);
-    block_type(at.u, head, at.panel_heads, begin, end, scratch).run();
+    if (at.ranges == 1) {
+      block_type(u, head, at.panel_heads, begin, end, scratch).run();
+    } else {
+      split_block<T, block_type>(u, head, at.panel_heads, begin, end, scratch)
+          .find(at.records[panel * at.ranges + range]);
+    }
+  }
+  void join(const part& at, index panel) const {
+    const unit_type& u = at.units[0];
+    const workspace::scope block_scope(memory_);
+    split_block<T, block_type>(u, u.head + panel * at.panel_heads, at.panel_heads, u.first_out,
+                               u.visible.s.T, memory_)
+        .join(at.records + panel * at.ranges, at.ranges);
   }
 
   const All& all_;

@@ -119,6 +119,7 @@ struct cached_source_context {
 
 // Where plain queries meet plain keys. What such a source offers:
 //
+//   range                            keys of a range, where few rows are split over the keys
 //   lanes, chunk_bytes(problem, n)   lanes of its own in a token_store
 //   aside_bytes(problem)             bytes beside the lanes
 //   store(stage, store, keys, problem, kv_head, key, count, rows)    new keys, rows [count][D]
@@ -130,6 +131,7 @@ template <class T, class Arch, class Stored>
 class cached_dot {
  public:
   static constexpr std::size_t lanes = 0;
+  static constexpr index range = 16384;  // of keys, where they are split
   static index granule(const dot&) noexcept { return cache_chunk; }  // of tokens that are dropped
   static std::size_t chunk_bytes(const problem&, std::size_t) noexcept { return 0; }
   static std::size_t aside_bytes(const problem&) noexcept { return 0; }

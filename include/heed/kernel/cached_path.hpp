@@ -42,6 +42,7 @@ class cached_path {
  public:
   // Raw keys, as rows; and matrices, [block][Hkv][D][padded D].
   static constexpr std::size_t lanes = 2;
+  static constexpr index range = 32768;  // each walks from the newest token
   static index granule(const Path&) noexcept { return block; }
   static std::size_t chunk_bytes(const problem& p, std::size_t n) noexcept {
     const index size = n == 0 ? cache_chunk * p.D : (matrix_size(p.D) + chunks - 1) / chunks;

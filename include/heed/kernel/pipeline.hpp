@@ -243,6 +243,15 @@ geometry geometry_of(const Stage& stage) {
   }
 }
 
+// Whether results with this stage can be joined from parts of the keys.
+template <class Stage>
+bool joins(const Stage& stage) {
+  if (!is_active(stage)) return true;
+  if (Stage::where == place::probs || Stage::where == place::output) return false;
+  const geometry g = geometry_of(stage);
+  return !has_hook<Stage>(hook::forward_carries) && g.older_cols + g.newer_cols == 0;
+}
+
 template <class T, class Arch, class... Stages>
 constexpr auto plans_for(const std::tuple<Stages...>& stages, const plan_context<T, Arch>& c) {
   return std::apply(

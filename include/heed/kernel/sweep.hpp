@@ -100,14 +100,17 @@ class row_block {
   }
 
   void run() {
+    sweep_all();
+    finish();
+  }
+
+ protected:  // sweeps of other kinds go the same ways
+  void sweep_all() {
     if (range_count_ > 0) sweep_block(false);
     // A hidden key's NaN or infinity reaches the products as 0 * NaN. That is seen here, and the
     // block is swept again with products that skip weights of 0.
     if (range_count_ > 0 && !finite()) sweep_block(true);
-    finish();
   }
-
- protected:  // the reverse sweep goes the same ways
   index rows_above() const noexcept {
     return u_.list.logits_reach.rows_above + u_.list.probs_reach.rows_above;
   }
