@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "decode.hpp"
 #include "heed/attend_grad.hpp"
 #include "heed/parallel.hpp"
 #include "run.hpp"
@@ -181,17 +182,18 @@ const Mechanism& mechanism_of(const heed::differentiated<Mechanism>& m) {
   return m;
 }
 
-// With settings::decode: the first tokens in one go, the others one by one. Each list of mechanisms
-// is built in a decode_*.cpp.
-template <class T, class... Mechanisms>
-outcome decode(const attend_case& c, const settings& s, const Mechanisms&... mechanisms);
-
 // Attends, and with settings::grad differentiates; `places` is what the mechanisms' with_grad were
 // given.
 template <class T, class... Mechanisms>
 outcome attend(const attend_case& c, const settings& s, gradient_places<T>& places,
                const Mechanisms&... mechanisms) {
-  if (s.decode) return decode<T>(c, s, mechanism_of(mechanisms)...);
+  if (s.decode) {
+#ifdef ATTEND_WITHOUT_DECODE
+    throw not_built("decoding is not built in");
+#else
+    return decode<T>(c, s, mechanism_of(mechanisms)...);
+#endif
+  }
   attend_call<T> call(c, s);
   call.forward(mechanisms...);
   std::vector<gradient> gradients;

@@ -1,56 +1,77 @@
-// Decoding a case: the whole of it through a cache. Included only where lists of mechanisms are
-// built.
+// Which lists of mechanisms a cache is built with. Compiling one takes its time, so that a list
+// serves several kinds of cases: what a case does not have is there with zeros and adds nothing.
 #pragma once
 
-#include "call.hpp"
-#include "heed/cache.hpp"
+#include "heed/mechanisms/alibi.hpp"
+#include "heed/mechanisms/cope.hpp"
+#include "heed/mechanisms/fox.hpp"
+#include "heed/mechanisms/path.hpp"
+#include "heed/mechanisms/relative.hpp"
+#include "heed/mechanisms/rope.hpp"
+#include "run.hpp"
 
 namespace attend_program {
 
-template <class T>
-class decode_call : public attend_call<T> {
- public:
-  decode_call(const attend_case& c, const settings& s) : attend_call<T>(c, s) {}
+// The first tokens in one go, the others one by one, as settings::decode says. Each list is built
+// in a decode_*.cpp.
+template <class T, class... Mechanisms>
+outcome decode_list(const attend_case& c, const settings& s, const Mechanisms&... mechanisms);
 
-  // Tokens [0, first) in one go, then one by one.
-  template <class... Mechanisms>
-  void run(heed::index first, const Mechanisms&... mechanisms) {
-    const heed::problem& p = this->problem_;
-    heed::KvCache<T, Mechanisms...> cache({.sequences = p.B,
-                                           .heads = p.Hq,
-                                           .kv_heads = p.Hkv,
-                                           .head_size = p.D,
-                                           .value_size = p.Dv,
-                                           .capacity = p.T},
-                                          {.mask = this->mask_,
-                                           .scale = p.scale,
-                                           .executor = this->threads_,
-                                           .workspace = &this->scratch_},
-                                          mechanisms...);
-    const auto take = [&](heed::index from, heed::index to) {
-      const auto part = [&](const auto& view) { return view.slice(1, from, to); };
-      cache.append({}, part(this->view(this->k_)), part(this->view(this->v_)),
-                   heed::tokens_between(mechanisms, from, to)...);
-      cache.attend({}, part(this->view(this->q_)), part(this->out()), part(this->options().lse));
-    };
-    this->forward_ = time_calls(this->settings_, [&] {
-      cache.reset();
-      take(0, first);
-      for (heed::index t = first; t < p.T; ++t) take(t, t + 1);
-    });
-    this->forward_.flops = 2 * static_cast<double>(p.D + p.Dv) * this->pairs();
+template <class T>
+class absent {
+ public:
+  explicit absent(const attend_case& c)
+      : p_(c.problem()), slopes_(static_cast<std::size_t>(p_.Hq)) {}
+
+  heed::alibi alibi() const { return {slopes_}; }
+  heed::relative<T> relative() const {
+    return {heed::tensor_view<const T, 2>(&zero_, {p_.D, 1}, {0, 0})};
   }
+  heed::fox<T> fox() const {
+    return {heed::tensor_view<const T, 3>(&zero_, {p_.B, p_.S, p_.Hq}, {0, 0, 0})};
+  }
+
+ private:
+  heed::problem p_;
+  T zero_ = 0;
+  std::vector<double> slopes_;
 };
 
 template <class T, class... Mechanisms>
 outcome decode(const attend_case& c, const settings& s, const Mechanisms&... mechanisms) {
-  decode_call<T> call(c, s);
-  call.run(*s.decode, mechanisms...);
-  return call.take();
+  return decode_list<T>(c, s, mechanisms...);
 }
-
-// decode() for both types and one list; Stages is written with the type T.
-#define ATTEND_DECODE(T, ...) \
-  template outcome decode<T>(const attend_case&, const settings& __VA_OPT__(, ) __VA_ARGS__);
+template <class T>
+outcome decode(const attend_case& c, const settings& s) {
+  const absent<T> no(c);
+  return decode_list<T>(c, s, no.alibi(), no.relative(), no.fox());
+}
+template <class T>
+outcome decode(const attend_case& c, const settings& s, const heed::alibi& alibi) {
+  const absent<T> no(c);
+  return decode_list<T>(c, s, alibi, no.relative(), no.fox());
+}
+template <class T>
+outcome decode(const attend_case& c, const settings& s, const heed::relative<T>& relative) {
+  const absent<T> no(c);
+  return decode_list<T>(c, s, no.alibi(), relative, no.fox());
+}
+template <class T>
+outcome decode(const attend_case& c, const settings& s, const heed::fox<T>& fox) {
+  const absent<T> no(c);
+  return decode_list<T>(c, s, no.alibi(), no.relative(), fox);
+}
+template <class T>
+outcome decode(const attend_case& c, const settings& s, const heed::rope& rope) {
+  return decode_list<T>(c, s, rope, absent<T>(c).fox());
+}
+template <class T>
+outcome decode(const attend_case& c, const settings& s, const heed::path<T>& path) {
+  return decode_list<T>(c, s, path, absent<T>(c).fox());
+}
+template <class T>
+outcome decode(const attend_case& c, const settings& s, const heed::cope<T>& cope) {
+  return decode_list<T>(c, s, cope, absent<T>(c).relative());
+}
 
 }  // namespace attend_program

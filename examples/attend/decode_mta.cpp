@@ -1,7 +1,6 @@
 // Decoding with MTA.
-#include "decode.hpp"
+#include "decode_call.hpp"
 #include "heed/mechanisms/mta.hpp"
-#include "heed/mechanisms/rope.hpp"
 
 namespace attend_program {
 

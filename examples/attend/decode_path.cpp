@@ -1,12 +1,8 @@
 // Decoding with PaTH.
-#include "decode.hpp"
-#include "heed/mechanisms/fox.hpp"
-#include "heed/mechanisms/path.hpp"
+#include "decode_call.hpp"
 
 namespace attend_program {
 
-ATTEND_DECODE(float, const heed::path<float>&)
-ATTEND_DECODE(double, const heed::path<double>&)
 ATTEND_DECODE(float, const heed::path<float>&, const heed::fox<float>&)
 ATTEND_DECODE(double, const heed::path<double>&, const heed::fox<double>&)
 

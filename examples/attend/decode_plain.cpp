@@ -1,18 +1,11 @@
-// Decoding without content.
-#include "decode.hpp"
-#include "heed/mechanisms/alibi.hpp"
-#include "heed/mechanisms/relative.hpp"
-#include "heed/mechanisms/rope.hpp"
+// Decoding with one number per pair of tokens, and with RoPE.
+#include "decode_call.hpp"
 
 namespace attend_program {
 
-ATTEND_DECODE(float)
-ATTEND_DECODE(double)
-ATTEND_DECODE(float, const heed::rope&)
-ATTEND_DECODE(double, const heed::rope&)
-ATTEND_DECODE(float, const heed::alibi&)
-ATTEND_DECODE(double, const heed::alibi&)
-ATTEND_DECODE(float, const heed::relative<float>&)
-ATTEND_DECODE(double, const heed::relative<double>&)
+ATTEND_DECODE(float, const heed::alibi&, const heed::relative<float>&, const heed::fox<float>&)
+ATTEND_DECODE(double, const heed::alibi&, const heed::relative<double>&, const heed::fox<double>&)
+ATTEND_DECODE(float, const heed::rope&, const heed::fox<float>&)
+ATTEND_DECODE(double, const heed::rope&, const heed::fox<double>&)
 
 }  // namespace attend_program
