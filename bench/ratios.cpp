@@ -14,6 +14,7 @@ int main(int count, char** words) {
   ratios::add_cope(list);
   ratios::add_mta(list);
   ratios::add_backward(list);
+  ratios::add_decode(list);
   std::vector<std::string> wanted(words + 1, words + count);
   if (wanted.size() == 1 && wanted.front() == "--list") {
     for (const ratios::entry& e : list) std::printf("%s\n", e.name.c_str());

@@ -263,24 +263,25 @@ void KvCache<Element, Mechanisms...>::attend(const cache_batch& which, const ten
 template <class Element, class... Mechanisms>
 void KvCache<Element, Mechanisms...>::check_rows(const piece& at) const {
   const kernel::token_store& s = stores_[at.sequence];
-  const std::string name = "heed: KvCache::attend: sequence " + std::to_string(at.sequence);
+  const auto refuse = [&](const std::string& why) {
+    throw shape_error("heed: KvCache::attend: sequence " + std::to_string(at.sequence) + why);
+  };
   if (at.count > s.length()) {
-    throw shape_error(name + " has " + std::to_string(s.length()) + " tokens, fewer than the " +
-                      std::to_string(at.count) + " rows asked for");
+    refuse(" has " + std::to_string(s.length()) + " tokens, fewer than the " +
+           std::to_string(at.count) + " rows asked for");
   }
   if (at.count == 0) return;
   const index first = s.before() + s.length() - at.count;  // token of the first row
   if (s.before() > 0 && first - older_ < s.before()) {
-    throw shape_error(name +
-                      ": the ring has dropped tokens that row 0 sees: ask for at most as "
-                      "many rows as were appended last");
+    refuse(
+        ": the ring has dropped tokens that row 0 sees: ask for at most as "
+        "many rows as were appended last");
   }
   const asked_rows& asked = asked_[at.sequence];
   const index needed = (std::max)(index{0}, first - above_);
   if (above_ > 0 && needed < first && (asked.begin > needed || asked.end < first)) {
-    throw shape_error(name + ": rows " + std::to_string(needed) + " to " +
-                      std::to_string(first - 1) +
-                      " have not been asked for, whose queries the mechanisms read");
+    refuse(": rows " + std::to_string(needed) + " to " + std::to_string(first - 1) +
+           " have not been asked for, whose queries the mechanisms read");
   }
 }
 
