@@ -274,7 +274,7 @@ TEST_CASE("a stream gives back what it was given, or says why not") {
 }
 
 TEST_CASE("a long context is cut into ranges, whoever works on them") {
-  const heed::index S = 40000, D = 4;
+  const heed::index S = 70000, D = 4;
   random_source random(9);
   std::vector<float> k, v, q;
   for (heed::index n = 0; n < S * D; ++n) {

@@ -19,6 +19,8 @@ inline constexpr std::size_t keys = 0, values = 1, queries = 2, scores = 3;
 
 // Up to so many rows a product is bound by what it reads of the cache.
 inline constexpr index few_rows = 8;
+// Up to so many, registers allow for two places at once.
+inline constexpr index pair_rows = 2;
 
 // Keys as packed columns.
 template <class T, class Arch, class Stored>
@@ -64,7 +66,18 @@ struct cached_keys {
   // line[rows x count] = q times keys [key, key + count), plus bias in every row unless it is null.
   void times(const T* q, index ldq, index kv_head, index key, index count, T* line, index ldc,
              index rows, const T* bias) const {
-    for (index c = 0; c < count;) {
+    index c = 0;
+    if (rows <= pair_rows && key % strip == 0 && count >= 2 * strip) {
+      // Both halves at once.
+      const index half = count / (2 * strip) * strip;
+      for (; c < half; c += strip) {
+        stream_product<Arch, 2, false>(q, ldq, strip_of(kv_head, key + c), strip, line + c, ldc,
+                                       rows, strip, D, bias == nullptr ? nullptr : bias + c,
+                                       {half * D, half});
+      }
+      c = 2 * half;
+    }
+    while (c < count) {
       const index within = (key + c) % strip;
       const index n = (std::min)(strip - within, count - c);
       const Stored* columns = strip_of(kv_head, key + c) + within;
@@ -77,7 +90,7 @@ struct cached_keys {
           continue;
         }
       }
-      stream_product<Arch, false>(q, ldq, columns, strip, line + c, ldc, rows, n, D, begin);
+      stream_product<Arch, 1, false>(q, ldq, columns, strip, line + c, ldc, rows, n, D, begin);
       c += n;
     }
   }
@@ -103,7 +116,16 @@ struct cached_values {
       }
     }
     const T* none = nullptr;
-    stream_product<A, true>(weights, ldw, at(kv, key), row, out, ldo, rows, Dv, keys, none);
+    if (rows <= pair_rows && keys >= 2) {
+      const index half = keys / 2;
+      stream_product<A, 2, true>(weights, ldw, at(kv, key), row, out, ldo, rows, Dv, half, none,
+                                 {half * row, half});
+      weights += 2 * half;
+      key += 2 * half;
+      keys -= 2 * half;
+      if (keys == 0) return;
+    }
+    stream_product<A, 1, true>(weights, ldw, at(kv, key), row, out, ldo, rows, Dv, keys, none);
   }
 };
 
@@ -131,7 +153,7 @@ template <class T, class Arch, class Stored>
 class cached_dot {
  public:
   static constexpr std::size_t lanes = 0;
-  static constexpr index range = 16384;  // of keys, where they are split
+  static constexpr index range = 32768;  // of keys, where they are split
   static index granule(const dot&) noexcept { return cache_chunk; }  // of tokens that are dropped
   static std::size_t chunk_bytes(const problem&, std::size_t) noexcept { return 0; }
   static std::size_t aside_bytes(const problem&) noexcept { return 0; }

@@ -1,6 +1,6 @@
 // PaTH over a cache.
 //
-// The keys of a block of 512 tokens are carried to its end once, when it is full: that is what
+// The keys of a block of 1024 tokens are carried to its end once, when it is full: that is what
 // rows of later tokens read, and the block's matrix takes their queries on. Rows within a block
 // read what path_blocks.hpp makes of it, from the raw keys, w and beta beside: for the newest block
 // it is kept and grows with the tokens, for others that rows stand in it is made again. So nothing
@@ -15,7 +15,7 @@ namespace heed::inline HEED_ABI::kernel {
 // The parts of one block of one key head, in memory of its own.
 template <class T, class Arch>
 struct path_area {
-  static constexpr index block = 512;
+  static constexpr index block = 1024;
 
   static path_layout<T, Arch> layout(index D) noexcept { return {block, D, cache_chunk, block}; }
   // In elements of T.
@@ -42,7 +42,7 @@ class cached_path {
  public:
   // Raw keys, as rows; and matrices, [block][Hkv][D][padded D].
   static constexpr std::size_t lanes = 2;
-  static constexpr index range = 32768;  // each walks from the newest token
+  static constexpr index range = 65536;  // each walks from the newest token
   static index granule(const Path&) noexcept { return block; }
   static std::size_t chunk_bytes(const problem& p, std::size_t n) noexcept {
     const index size = n == 0 ? cache_chunk * p.D : (matrix_size(p.D) + chunks - 1) / chunks;
@@ -231,6 +231,9 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
       const index key = (std::min)(newest - 1, row_ + runs_[n].end - 1);
       if (key < 0) continue;
       index edge = runs_[n].edge;
+      if (key / block < runs_[n].chunk / chunks) {
+        edge = key / block * chunks;  // in a block that is read as a whole
+      }
       while (edge * cache_chunk > key) edge = source_->below(edge);
       begin = (std::max)(begin, edge * cache_chunk);
     }
@@ -336,7 +339,12 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
                                         : source_->area_of(kv(g), number).data +
                                               source_->layout_.below(local).matrix;
       T* q = walked_ + (g * count_ + at.begin) * Dp;
-      product<Arch>(q, Dp, matrix, Dp, moved_, Dp, rows, shape.D, shape.D, start::zero);
+      if (rows <= few_rows) {
+        const T* none = nullptr;
+        stream_product<Arch, 1, false>(q, Dp, matrix, Dp, moved_, Dp, rows, shape.D, shape.D, none);
+      } else {
+        product<Arch>(q, Dp, matrix, Dp, moved_, Dp, rows, shape.D, shape.D, start::zero);
+      }
       for (index r = 0; r < rows; ++r) {
         copy_without_dust<Arch>(moved_ + r * Dp, q + r * Dp, Dp, dust_[g * count_ + at.begin + r]);
       }

@@ -33,60 +33,74 @@ void store_as(const T* from, Stored* to, index n) {
 // Bytes that are asked for ahead of those at hand.
 inline constexpr index stream_ahead = 2048;
 
-// c[r][v] (+)= sum over k of a[r][k] b[k][v] for Rows rows and Vecs vectors of columns; starts from
-// `column_start`, from 0 where that is null, or with Add from what c holds. Asks ahead if told so.
-template <class Arch, int Rows, int Vecs, bool Add, class T, class Stored>
+// Two places that are read at once, and what lies there: memory answers them side by side.
+struct stream_pair {
+  index far;  // elements of b from the first to the second
+  index
+      apart;  // columns of c, or with Add rows of b and columns of a, from the first to the second
+};
+
+// c[r][v] (+)= sum over k of a[r][k] b[k][v] for Rows rows and Vecs vectors of columns, and with
+// Streams = 2 the same for a second place of b. Starts from `column_start`, from 0 where that is
+// null, or with Add from what c holds, to which both places then add. Asks ahead if told so.
+template <class Arch, int Rows, int Vecs, int Streams, bool Add, class T, class Stored>
 HEED_NOINLINE void stream_tile(const T* a, index lda, const Stored* b, index ldb, T* c, index ldc,
-                               index depth, const T* column_start, bool ask) {
+                               index depth, const T* column_start, bool ask, stream_pair pair) {
   constexpr index w = width<T, Arch>;
   constexpr index line = static_cast<index>(64 / sizeof(Stored));
-  vec<T, Arch> sum[Rows][Vecs];
-  unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
-    unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
-      if (Add) {
-        sum[r][v] = load_vec<Arch>(c + r * ldc + v * w);
-      } else {
-        sum[r][v] =
-            column_start == nullptr ? vec<T, Arch>(T(0)) : load_vec<Arch>(column_start + v * w);
-      }
-    });
-  });
   constexpr index ahead = stream_ahead / static_cast<index>(sizeof(Stored));
-  const auto step = [&]() HEED_INLINE_LAMBDA {
-    if (ask) {
-      for (index d = 0; d < ldb; d += line) prefetch(b + ahead + d);
-    }
-    unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
-      const vec<T, Arch> right = load_stored<T, Arch>(b + v * w);
+  vec<T, Arch> sum[Streams][Rows][Vecs];
+  const auto each = [&](auto&& f) HEED_INLINE_LAMBDA {
+    unroll<Streams>([&](auto s) HEED_INLINE_LAMBDA {
       unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
-        sum[r][v] = xsimd::fma(vec<T, Arch>(a[r * lda]), right, sum[r][v]);
+        unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA { f(s, r, v); });
       });
     });
-    b += ldb;
-    ++a;
   };
-  for (index k = 0; k < depth; ++k) step();
-  unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
-    unroll<Vecs>([&](auto v)
-                     HEED_INLINE_LAMBDA { store_vec<Arch>(c + r * ldc + v * w, sum[r][v]); });
+  each([&](auto s, auto r, auto v) HEED_INLINE_LAMBDA {
+    if (!Add && column_start != nullptr) {
+      sum[s][r][v] = load_vec<Arch>(column_start + s * pair.apart + v * w);
+    } else {
+      sum[s][r][v] = vec<T, Arch>(T(0));
+    }
+  });
+  for (index k = 0; k < depth; ++k, b += ldb, ++a) {
+    unroll<Streams>([&](auto s) HEED_INLINE_LAMBDA {
+      const Stored* row = b + s * pair.far;
+      if (ask) {
+        for (index d = 0; d < ldb; d += line) prefetch(row + ahead + d);
+      }
+      unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
+        const vec<T, Arch> right = load_stored<T, Arch>(row + v * w);
+        unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
+          const vec<T, Arch> left(a[r * lda + (Add ? s * pair.apart : 0)]);
+          sum[s][r][v] = xsimd::fma(left, right, sum[s][r][v]);
+        });
+      });
+    });
+  }
+  each([&](auto s, auto r, auto v) HEED_INLINE_LAMBDA {
+    T* to = c + r * ldc + v * w + (Add ? 0 : s * pair.apart);
+    store_vec<Arch>(to, Add ? load_vec<Arch>(to) + sum[s][r][v] : sum[s][r][v]);
   });
 }
 
 // C[rows x cols] = start + A[rows x depth] B[depth x cols], or C += A B, for few rows; as product()
-// in what it reads and writes beyond `cols`. Rows of B lie `ldb` apart, all of which is read.
-template <class Arch, bool Add, class T, class Stored>
+// in what it reads and writes beyond `cols`. Rows of B lie `ldb` apart, all of which is read. With
+// Streams = 2 also for what stands pair.far and pair.apart further on.
+template <class Arch, int Streams, bool Add, class T, class Stored>
 void stream_product(const T* a, index lda, const Stored* b, index ldb, T* c, index ldc, index rows,
-                    index cols, index depth, const T* column_start) {
-  bool ask = true;
+                    index cols, index depth, const T* column_start, stream_pair pair = {0, 0}) {
   constexpr index w = width<T, Arch>;
   constexpr int most = vectors_per_tile<Arch>;
+  bool ask = true;
   const auto columns = [&](auto height) {
     constexpr int r = decltype(height)::value;
     index at = 0;
     const auto strip = [&](auto count) {
-      stream_tile<Arch, r, decltype(count)::value, Add>(
+      stream_tile<Arch, r, decltype(count)::value, Streams, Add>(
           a, lda, b + at, ldb, c + at, ldc, depth,
-          column_start == nullptr ? nullptr : column_start + at, ask);
+          column_start == nullptr ? nullptr : column_start + at, ask, pair);
       at += decltype(count)::value * w;
       ask = false;  // all of B has been asked for
     };
@@ -96,7 +110,9 @@ void stream_product(const T* a, index lda, const Stored* b, index ldb, T* c, ind
     c += r * ldc;
     rows -= r;
   };
-  while (rows >= 4) columns(std::integral_constant<int, 4>{});
+  if constexpr (Streams == 1) {
+    while (rows >= 4) columns(std::integral_constant<int, 4>{});
+  }
   while (rows >= 2) columns(std::integral_constant<int, 2>{});
   if (rows == 1) columns(std::integral_constant<int, 1>{});
 }
