@@ -32,12 +32,11 @@ void step(benchmark::State& state, index heads, index kv_heads, index D) {
       {.heads = heads, .kv_heads = kv_heads, .head_size = D, .capacity = tokens + 64}, {},
       Mechanisms{}...);
   const auto append = [&](index n) {
-    const auto part = [&](auto mechanism) {
+    [[maybe_unused]] const auto part = [&](auto mechanism) {
       mechanism.w = {w.data(), {1, n, kv_heads, D}};
       mechanism.beta = {beta.data(), {1, n, kv_heads}};
       return mechanism;
     };
-    static_cast<void>(part);
     cache.append(0, heed::tensor_view<const float, 4>(k.data(), {1, n, kv_heads, D}),
                  heed::tensor_view<const float, 4>(v.data(), {1, n, kv_heads, D}),
                  part(Mechanisms{})...);

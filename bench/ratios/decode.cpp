@@ -29,7 +29,7 @@ class decoder {
     for (float& x : log_f) x = -std::abs(x);
     for (float& x : beta) x = 1;
     for (std::size_t at = 0; at < w.size(); at += static_cast<std::size_t>(D)) unit(&w[at]);
-    const auto fill = [&](auto mechanism) {
+    [[maybe_unused]] const auto fill = [&](auto mechanism) {
       if constexpr (requires { mechanism.log_f; }) {
         mechanism.log_f = {log_f.data(), {1, block, heads}};
       }

@@ -4,6 +4,7 @@
 
 #include "heed/attend.hpp"
 #include "heed/attend_grad.hpp"
+#include "heed/cache.hpp"
 #include "heed/config.hpp"
 #include "heed/half.hpp"
 #include "heed/mask.hpp"
@@ -17,6 +18,7 @@
 #include "heed/mechanisms/rope.hpp"
 #include "heed/mechanisms/sinks.hpp"
 #include "heed/mechanisms/softcap.hpp"
+#include "heed/merge.hpp"
 #include "heed/options.hpp"
 #include "heed/parallel.hpp"
 #include "heed/tensor.hpp"
