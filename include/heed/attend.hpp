@@ -32,13 +32,15 @@ class forward_call {
 
  public:
   forward_call(const All& all, const problem& p, const call_inputs<T>& inputs,
-               const tensor_view<T, 4>& out, const attend_options<T>& options, workspace& memory)
+               const tensor_view<T, 4>& out, const attend_options<T>& options, workspace& memory,
+               const saved_view<T>& saved = {})
       : list_(all),
         problem_(p),
         inputs_(inputs),
         out_(out),
         options_(options),
         memory_(memory),
+        saved_(saved),
         panel_heads_(list_.heads_mixed),
         unit_heads_(std::lcm(list_.heads_mixed, std::max<index>(1, p.group()))),
         sizes_(choose_sizes<T>(list_, p, options.tuning)) {}
@@ -113,7 +115,7 @@ class forward_call {
       std::construct_at(
           stations + (n - first),
           station{unit_type{list_, plans[at], visible[at], source, take_values(s, head), head,
-                            unit_heads_, out_, options_.lse, sizes_},
+                            unit_heads_, out_, options_.lse, sizes_, 0, saved_},
                   tasks, row_blocks, panels});
     }
     prepare(stations, end - first);
@@ -208,6 +210,7 @@ class forward_call {
   const tensor_view<T, 4>& out_;
   const attend_options<T>& options_;
   workspace& memory_;
+  saved_view<T> saved_;
   index panel_heads_, unit_heads_;
   block_sizes sizes_;
 };
@@ -223,11 +226,16 @@ void attend(const call_inputs<T>& in, const tensor_view<T, 4>& out,
   for_each(all, [&](const auto& stage) { check_mechanism(stage, p, options.mask); });
   using call_type = forward_call<T, Arch, std::remove_const_t<decltype(all)>>;
   call_type::check(all);
+  saved_view<T> saved;
+  if (options.saved != nullptr) {
+    const stage_list<std::remove_const_t<decltype(all)>> list(all);
+    saved = options.saved->prepare(p, options.tuning, saves_rows(list), saves_panels(list));
+  }
   if (p.B == 0 || p.T == 0 || p.Hq == 0) return;
   workspace own;
   workspace& memory = options.workspace != nullptr ? *options.workspace : own;
   memory.reset();
-  call_type(all, p, in, out, options, memory).run();
+  call_type(all, p, in, out, options, memory, saved).run();
 }
 
 }  // namespace kernel

@@ -42,7 +42,7 @@ class reverse_call {
  public:
   reverse_call(const All& all, const problem& p, const call_inputs<T>& inputs,
                const grad_inputs<T>& given, const gradients<T>& grads, bool others_wanted,
-               const attend_options<T>& options, workspace& memory)
+               const attend_options<T>& options, workspace& memory, const saved_view<T>& saved)
       : list_(all),
         problem_(p),
         inputs_(inputs),
@@ -51,6 +51,7 @@ class reverse_call {
         logits_wanted_(others_wanted || grads.q.data() != nullptr || grads.k.data() != nullptr),
         options_(options),
         memory_(memory),
+        saved_(saved),
         panel_heads_(list_.heads_mixed),
         owner_heads_(std::lcm(list_.heads_mixed, std::max<index>(1, p.group()))),
         sizes_(choose_reverse_sizes<T>(list_, p, options.tuning)) {}
@@ -139,13 +140,15 @@ class reverse_call {
                             plans,
                             visible,
                             source,
-                            forward_values(s, head, scratch),
+                            {},
                             head,
                             owner_heads_,
                             tensor_view<T, 4>(const_cast<T*>(given_.out.data()),
                                               given_.out.extents(), given_.out.strides()),
                             {},
-                            sizes_};
+                            sizes_,
+                            0,
+                            saved_};
     const reverse_type unit{forward,
                             gradient,
                             sums,
@@ -193,17 +196,6 @@ class reverse_call {
     const head_rows<T> rows{scratch.take<T>(size), s.S * ld, ld};
     for (index n = 0; n < size; ++n) rows.data[n] = T(0);
     return rows;
-  }
-  // Values as rows, for lists whose backward begins with a forward sweep.
-  value_rows<T> forward_values(const sequence& s, index head, workspace& scratch) const {
-    if (!any_active(list_.output) || problem_.Dv == 0) return {};
-    const index ld = round_up(problem_.Dv, width<T, Arch>);
-    T* rows = scratch.take<T>(kv_heads() * s.S * ld);
-    for (index n = 0; n < kv_heads(); ++n) {
-      copy_rows<Arch>(raw_value(s, first_kv(head) + n), inputs_.v.stride(1), inputs_.v.stride(3),
-                      s.S, problem_.Dv, rows + n * s.S * ld, ld);
-    }
-    return {rows, s.S * ld, ld};
   }
   // Where keys or values are not finite.
   const bool* find_strange(const sequence& s, index head, workspace& scratch) const {
@@ -278,9 +270,28 @@ class reverse_call {
   bool logits_wanted_;
   const attend_options<T>& options_;
   workspace& memory_;
+  saved_view<T> saved_;
   index panel_heads_, owner_heads_;
   block_sizes sizes_;
 };
+
+// What the forward sweep finds beside its output, found once more.
+template <class T, class Arch, class All>
+saved_view<T> find_saved(const All& all, const problem& p, const call_inputs<T>& in,
+                         const tensor_view<T, 4>& out, attend_options<T> options,
+                         workspace& memory) {
+  using list_type = stage_list<All>;
+  if constexpr (list_type::can_prune || std::tuple_size_v < typename list_type::output_type >> 0) {
+    const list_type list(all);
+    const saved_view<T> saved = take_saved<T>(p, saves_rows(list), saves_panels(list), memory);
+    if (saved.rows == nullptr && saved.panels == nullptr) return {};
+    options.lse = {};
+    forward_call<T, Arch, All>(all, p, in, out, options, memory, saved).run();
+    return saved;
+  } else {
+    return {};
+  }
+}
 
 template <class T, class Arch, class... Mechanisms>
 void attend_grad(const call_inputs<T>& in, const grad_inputs<T>& given, const gradients<T>& grads,
@@ -319,6 +330,12 @@ void attend_grad(const call_inputs<T>& in, const grad_inputs<T>& given, const gr
     others = others || view.data() != nullptr;
   });
   checks.finish();
+  using all_type = std::remove_const_t<decltype(all)>;
+  saved_view<T> saved;
+  if (options.saved != nullptr) {
+    const stage_list<all_type> list(all);
+    saved = options.saved->of(p, options.tuning, saves_rows(list), saves_panels(list));
+  }
 
   if (!grads.accumulate) {
     set_zero(grads.q);
@@ -336,8 +353,8 @@ void attend_grad(const call_inputs<T>& in, const grad_inputs<T>& given, const gr
   workspace own;
   workspace& memory = options.workspace != nullptr ? *options.workspace : own;
   memory.reset();
-  using call_type = reverse_call<T, Arch, std::remove_const_t<decltype(all)>>;
-  call_type(all, p, in, given, grads, others, options, memory).run();
+  if (options.saved == nullptr) saved = find_saved<T, Arch>(all, p, in, out, options, memory);
+  reverse_call<T, Arch, all_type>(all, p, in, given, grads, others, options, memory, saved).run();
 }
 
 }  // namespace kernel

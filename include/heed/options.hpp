@@ -15,6 +15,9 @@ struct tuning {
   index panel = 0;  // keys in a panel
 };
 
+template <class T>
+class SavedForward;
+
 // Options of attend; every field has a default, so that
 //   heed::attend(q, k, v, out, {.mask = heed::causal()});
 // is a whole call.
@@ -27,6 +30,7 @@ struct attend_options {
   executor_ref executor = {};            // who runs the tasks; default: the calling thread
   heed::workspace* workspace = nullptr;  // scratch to keep between calls; default: one of its own
   heed::tuning tuning = {};
+  SavedForward<T>* saved = nullptr;  // attend fills it, attend_grad reads it: saved.hpp
 };
 
 }  // namespace heed::inline HEED_ABI

@@ -247,13 +247,14 @@ TEMPLATE_TEST_CASE("exp_strip with final log-sum-exps", "[kernel][softmax]", flo
     }
   }
   const std::vector<T> lse = {T(4), -infinity<T>, nan_of<T>};
-  k::exp_strip<arch>(x.data(), ld, heed::index{3}, cols, lse.data());
+  const std::vector<T> share = {T(0.75), T(1), T(1)};
+  k::exp_strip<arch>(x.data(), ld, heed::index{3}, cols, lse.data(), share.data());
   for (heed::index c = 0; c < ld; ++c) {
     const T p = x[static_cast<std::size_t>(c)];
     if (c >= cols || c == 2) {
       CHECK(p == 0);
     } else {
-      CHECK(p == Catch::Approx(std::exp(-1.5 * static_cast<double>(c) - 1)).epsilon(1e-6));
+      CHECK(p == Catch::Approx(0.75 * std::exp(-1.5 * static_cast<double>(c) - 1)).epsilon(1e-6));
     }
     CHECK(x[static_cast<std::size_t>(ld + c)] == 0);
   }

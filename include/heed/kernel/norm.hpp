@@ -13,8 +13,10 @@ template <class T>
 inline void rms_norm_row(T* x, index n, const T* weight, double eps, double factor) {
   double squares = 0;
   for (index c = 0; c < n; ++c) squares += static_cast<double>(x[c]) * static_cast<double>(x[c]);
-  const T scale = static_cast<T>(factor / std::sqrt(squares / static_cast<double>(n) + eps));
-  for (index c = 0; c < n; ++c) x[c] *= scale * weight[c];
+  const double scale = factor / std::sqrt(squares / static_cast<double>(n) + eps);
+  for (index c = 0; c < n; ++c) {
+    x[c] = static_cast<T>(static_cast<double>(x[c]) * scale * static_cast<double>(weight[c]));
+  }
 }
 
 // The adjoint: x is what rms_norm_row was given, the gradient of what it made of it becomes that of

@@ -16,7 +16,6 @@ class reverse_block : row_block<T, Arch, List, Source> {
   using probs_rows = typename base::probs_rows;
   using source_rows = typename base::source_rows;
   using gradient_rows = typename Gradient::rows_type;
-  using pass = typename base::pass;
   static constexpr index W = base::W;
   static constexpr T infinity = base::infinity;
 
@@ -84,6 +83,7 @@ class reverse_block : row_block<T, Arch, List, Source> {
     dqueries_ = {base::scratch_.template take<T>(base::heads_ * base::count_ * ldq),
                  base::count_ * ldq, ldq};
     delta_ = base::scratch_.template take<T>(base::heads_ * base::count_);
+    dlse_ = base::scratch_.template take<T>(base::heads_ * base::count_);
   }
   T* take_panel() { return base::scratch_.template take<T>(base::heads_ * stride_ + W); }
   template <class Stages, class Records>
@@ -102,17 +102,11 @@ class reverse_block : row_block<T, Arch, List, Source> {
   // before the sweep, and the log-sum-exps.
   void load_gradients() {
     const bool with_output = any_active(list().output);
-    if (with_output && base::range_count_ > 0) {
-      base::sweep_block(false);
-      if (!base::finite()) base::sweep_block(true);
-    } else if (list().prune.tolerance > 0 && base::range_count_ > 0) {
-      base::sweep(pass::measure);  // says where the forward sweep ended
-    }
     for (index g = 0; g < base::heads_; ++g) {
       for (index r = 0; r < base::count_; ++r) {
         const index at = g * base::count_ + r, row = base::seq().first_query + base::row_ + r;
         base::lse_[at] = unit_.lse(base::seq().batch, row, base::head_ + g);
-        delta_[at] = 0;
+        delta_[at] = dlse_[at] = 0;
         T* line = dout_.row(g, r);
         for (index d = 0; d < dout_.row_stride; ++d) line[d] = T(0);
         if (r < own_begin()) continue;
@@ -128,7 +122,8 @@ class reverse_block : row_block<T, Arch, List, Source> {
           sum += static_cast<double>(out[d]) * static_cast<double>(line[d]);
         }
         if (unit_.dlse.data() != nullptr) {
-          sum -= static_cast<double>(unit_.dlse(base::seq().batch, row, base::head_ + g));
+          dlse_[at] = unit_.dlse(base::seq().batch, row, base::head_ + g);
+          sum -= static_cast<double>(dlse_[at]);
         }
         delta_[at] = static_cast<T>(sum);
       }
@@ -139,15 +134,18 @@ class reverse_block : row_block<T, Arch, List, Source> {
     const T* line = from.pointer(base::seq().batch, row, base::head_ + g, index{0});
     for (index d = 0; d < base::Dv(); ++d) to[d] = line[d * from.stride(3)];
   }
-  // The gradient of a row of the output becomes that of what the first output stage was given. That
-  // stays where the forward sweep has it, normalised.
+  // The gradient of a row of the output becomes that of what the first output stage was given, as
+  // the forward sweep has saved it.
   void through_output(index g, index r, T* gradient) {
     const workspace::scope taken(base::scratch_);
     constexpr std::size_t stages = std::tuple_size_v<typename List::output_type>;
     const index at = g * base::count_ + r, ldo = base::ldo_;
     T* lines = base::scratch_.template take<T>(static_cast<index>(stages + 1) * ldo);
-    base::normalise(g, r);
-    const T* before = base::out_ + at * ldo;
+    T* given = base::out_ + at * ldo;
+    const T* kept = base::u_.saved.row(base::seq().batch, base::seq().first_query + base::row_ + r,
+                                       base::head_ + g);
+    for (index d = 0; d < base::Dv(); ++d) given[d] = kept[d];
+    const T* before = given;
     std::size_t n = 0;
     for_each_pair(list().output, base::u_.plans.output, [&](const auto& stage, const auto& plan) {
       T* line = lines + static_cast<index>(n++) * ldo;
@@ -184,13 +182,19 @@ class reverse_block : row_block<T, Arch, List, Source> {
     base::keep_row_bias(m.logits);
     for (index n = 0; n < base::heads_ * base::count_; ++n) base::lse_[n] -= base::shift_[n];
     panels_ = base::list_panels(m.source);
-    if (list().prune.tolerance > 0) panels_ = panels_.first(base::swept_);
+    if (base::u_.saved.panels != nullptr) panels_ = panels_.first(swept_by_forward());
+    whole_rows_ = panels_.size() == 1 && !any_lists(list().logits, hook::denominator);
     for (index n = 0; n < base::heads_ * base::count_ * dqueries_.row_stride; ++n)
       dqueries_.data[n] = T(0);
     keep_carries(m);
     if (list().after_softmax && unit_.logits_wanted) reverse(m, context, true);
     reverse(m, context, false);
     for (index n = 0; n < base::heads_ * base::count_; ++n) base::lse_[n] += base::shift_[n];
+  }
+  std::size_t swept_by_forward() const noexcept {
+    const index row = base::seq().first_query + base::row_ + own_begin();
+    return static_cast<std::size_t>(
+        base::u_.saved.panels[base::u_.saved.at(base::seq().batch, row, base::head_)]);
   }
   bool all_finite() const noexcept {
     T sum = 0;
@@ -554,7 +558,10 @@ class reverse_block : row_block<T, Arch, List, Source> {
     if (fused) {
       each_head(soft_at_, [&](index g, T* line, index rows, index cols) {
         const index at = g * base::count_ + soft_at_.begin;
-        if (unit_.logits_wanted) {
+        if (unit_.logits_wanted && whole_rows_) {
+          softmax_whole_strip<Arch>(line, p.line(g, p.begin) + p.first, base::ld_, rows, cols,
+                                    base::lse_ + at, dlse_ + at);
+        } else if (unit_.logits_wanted) {
           softmax_both_strip<Arch>(line, p.line(g, p.begin) + p.first, base::ld_, rows, cols,
                                    base::lse_ + at, delta_ + at);
         } else {
@@ -669,10 +676,11 @@ class reverse_block : row_block<T, Arch, List, Source> {
   strip_record* strips_ = nullptr;
   panel_type scores_at_, soft_at_, final_at_;  // of the strip at hand
   head_rows<T> dout_, dqueries_;
-  T* delta_ = nullptr;
+  T *delta_ = nullptr, *dlse_ = nullptr;
   std::span<const key_range> panels_;
   carry_store carries_;
   bool any_carries_ = false;
+  bool whole_rows_ = false;     // one panel holds all that a row sees
   bool strange_block_ = false;  // a query, dO or log-sum-exp is not finite
 };
 

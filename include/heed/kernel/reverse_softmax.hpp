@@ -113,6 +113,40 @@ inline void softmax_both_strip(T* x, T* dp, index ld, index rows, index cols, co
   }
 }
 
+// Both where all that a row sees is at hand. The caller's log-sum-exp and output are rounded, and
+// so is what they say about the row's sums: here these are taken again, in double, so that the
+// row's gradients cancel as they do in exact arithmetic. dlse: the gradient of the log-sum-exp.
+template <class Arch, class T>
+inline void softmax_whole_strip(T* x, T* dp, index ld, index rows, index cols, const T* lse,
+                                const T* dlse) {
+  constexpr index lanes = 8;
+  probabilities_strip<Arch>(x, ld, rows, cols, lse);
+  for (index r = 0; r < rows; ++r, x += ld, dp += ld) {
+    double weights[lanes] = {}, products[lanes] = {};
+    const auto add = [&](index c, index lane) {
+      weights[lane] += static_cast<double>(x[c]);
+      if (x[c] != 0) products[lane] += static_cast<double>(x[c]) * static_cast<double>(dp[c]);
+    };
+    index c = 0;
+    for (; c + lanes <= cols; c += lanes) {
+      for (index lane = 0; lane < lanes; ++lane) add(c + lane, lane);
+    }
+    for (; c < cols; ++c) add(c, 0);
+    double weight = 0, product = 0;
+    for (index lane = 0; lane < lanes; ++lane) {
+      weight += weights[lane];
+      product += products[lane];
+    }
+    const double scale = weight == 0 ? 0 : 1 / weight;
+    const double mean = product * scale - static_cast<double>(dlse[r]);
+    for (c = 0; c < cols; ++c) {
+      const double p = static_cast<double>(x[c]) * scale;
+      dp[c] = x[c] == 0 ? T(0) : static_cast<T>(p * (static_cast<double>(dp[c]) - mean));
+      x[c] = static_cast<T>(p);
+    }
+  }
+}
+
 // sum over j of p dp, added to delta[row].
 template <class Arch, class T>
 inline void add_row_products(const T* p, const T* dp, index ld, index rows, index cols, T* delta) {

@@ -272,10 +272,10 @@ inline void softmax_strip(T* logits, index ld, index rows, index cols,
 }
 
 // The second sweep of stages after softmax: x becomes e^(x - lse[row]) in place, with lse the final
-// log-sum-exp of the row. 0 where x or lse is -inf, and in columns from cols to
-// round_up(cols, width).
+// log-sum-exp of the row less log(share[row]), its rest from rounding. 0 where x or lse is -inf,
+// and in columns from cols to round_up(cols, width).
 template <class Arch, class T>
-inline void exp_strip(T* logits, index ld, index rows, index cols, const T* lse) {
+inline void exp_strip(T* logits, index ld, index rows, index cols, const T* lse, const T* share) {
   using v = vec<T, Arch>;
   constexpr index w = width<T, Arch>;
   constexpr T infinity = std::numeric_limits<T>::infinity();
@@ -283,9 +283,9 @@ inline void exp_strip(T* logits, index ld, index rows, index cols, const T* lse)
   for (index r = 0; r < rows; ++r) {
     T* x = logits + r * ld;
     if (cols < padded) fill_columns<Arch>(x, cols, padded, -infinity);
-    const v reference(lse[r] == -infinity ? T(0) : lse[r]);
+    const v reference(lse[r] == -infinity ? T(0) : lse[r]), rest(share[r]);
     for (index c = 0; c < padded; c += w) {
-      store_vec<Arch>(x + c, exp_negative<Arch>(load_vec<Arch>(x + c) - reference));
+      store_vec<Arch>(x + c, rest * exp_negative<Arch>(load_vec<Arch>(x + c) - reference));
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "heed/kernel/prune.hpp"
 #include "heed/kernel/softmax.hpp"
 #include "heed/kernel/stage_list.hpp"
+#include "heed/saved.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
 
@@ -53,6 +54,7 @@ struct unit {
   tensor_view<T, 3> lse;
   block_sizes sizes;
   index first_out = 0;  // row of the sequence that out and lse begin with
+  saved_view<T> saved = {};
 };
 
 template <class T, class Arch, class List, class Source, class Values = value_rows<T>>
@@ -142,6 +144,7 @@ class row_block {
     max_ = scratch_.take<T>(heads_ * count_);
     lse_ = scratch_.take<T>(heads_ * count_);
     shift_ = scratch_.take<T>(heads_ * count_);
+    if (u_.list.after_softmax) share_ = scratch_.take<T>(heads_ * count_);
     if (List::can_settle) settled_ = scratch_.take<bool>(count_);
     sum_ = scratch_.take<T>(heads_ * count_ * W);
     out_ = scratch_.take<T>(heads_ * count_ * ldo_);
@@ -193,7 +196,12 @@ class row_block {
     }
     sweep(pass::measure);
     for (index g = 0; g < heads_; ++g) {
-      for (index r = 0; r < count_; ++r) lse_[g * count_ + r] = total_of(g, r).log();
+      for (index r = 0; r < count_; ++r) {
+        const total t = total_of(g, r);
+        const index at = g * count_ + r;
+        lse_[at] = t.log();
+        share_[at] = static_cast<T>(t.rest(lse_[at]));
+      }
     }
     sweep(pass::weigh);
   }
@@ -540,7 +548,7 @@ class row_block {
       T* logits = p.line(g, p.begin) + p.first;
       const index at = g * count_ + p.begin;
       if (which == pass::weigh) {
-        exp_strip<Arch>(logits, ld_, rows, columns, lse_ + at);
+        exp_strip<Arch>(logits, ld_, rows, columns, lse_ + at, share_ + at);
       } else {
         softmax_strip<Arch>(logits, ld_, rows, columns,
                             softmax_rows<T>{max_ + at, sum_ + at * W, out_ + at * ldo_, ldo_,
@@ -613,9 +621,12 @@ class row_block {
   struct total {
     T max;
     double sum;
-    T log() const {
-      return sum == 0 ? -infinity : static_cast<T>(static_cast<double>(max) + std::log(sum));
+    T log() const { return sum == 0 ? -infinity : static_cast<T>(exact_log()); }
+    // e to what rounding has added to log().
+    double rest(T rounded) const {
+      return sum == 0 ? 1 : std::exp(static_cast<double>(rounded) - exact_log());
     }
+    double exact_log() const { return static_cast<double>(max) + std::log(sum); }
   };
   total total_of(index g, index r) const {
     const index at = g * count_ + r;
@@ -655,6 +666,7 @@ class row_block {
         const index at = g * count_ + r;
         T* line = out_ + at * ldo_;
         const total t = normalise(g, r);
+        save_row(g, r, line);
         for_each_pair(u_.list.output, u_.plans.output, [&](const auto& stage, const auto& plan) {
           if (is_active(stage)) plan.output(head_ + g, row_ + r, line, scratch_);
         });
@@ -665,9 +677,20 @@ class row_block {
       }
     }
   }
+  // For the reverse sweep: a row before the output stages, and in the block's first row how far it
+  // was swept.
+  void save_row(index g, index r, const T* line) const {
+    const index row = seq().first_query + row_ + r;
+    if (u_.saved.panels != nullptr && r == first_row(0)) {
+      u_.saved.panels[u_.saved.at(seq().batch, row, head_ + g)] = static_cast<std::int32_t>(swept_);
+    }
+    if (u_.saved.rows == nullptr) return;
+    T* to = u_.saved.row(seq().batch, row, head_ + g);
+    for (index d = 0; d < Dv(); ++d) to[d] = line[d];
+  }
   index out_row(index r) const noexcept { return seq().first_query + row_ + r - u_.first_out; }
   void store_row(index g, index r, const T* line) {
-    if (Dv() == 0) return;
+    if (Dv() == 0 || u_.saved.only) return;
     T* out = u_.out.pointer(seq().batch, out_row(r), head_ + g, index{0});
     const index step = u_.out.stride(3);
     if (step == 1) {
@@ -692,6 +715,7 @@ class row_block {
   bool* settled_ = nullptr;  // of a strip's first row: its stages are part of shift_ by now
   T *queries_ = nullptr, *panel_ = nullptr, *bias_ = nullptr;
   T *max_ = nullptr, *lse_ = nullptr, *shift_ = nullptr, *sum_ = nullptr, *out_ = nullptr;
+  T* share_ = nullptr;  // where stages act after softmax: what lse_ has lost to rounding
 };
 
 }  // namespace heed::inline HEED_ABI::kernel
