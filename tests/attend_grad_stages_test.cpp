@@ -5,6 +5,7 @@
 
 #include "gradient.hpp"
 #include "heed/heed.hpp"
+#include "small_stages.hpp"
 
 namespace {
 
@@ -13,167 +14,11 @@ using heed::index;
 using heed::panel;
 using heed::place;
 using heed::reverse_panel;
+using heed_test::average;
+using heed_test::from_above;
+using heed_test::rotate_heads;
 
 constexpr auto zero = heed::geometry::invisible::zero;
-
-// X_ij <- X_(i-rows)(j-columns): what rows above and older columns are for.
-template <place Where>
-struct from_above {
-  static constexpr place where = Where;
-  static constexpr hook hooks = hook::geometry | hook::forward | hook::backward;
-  index up, older;
-
-  heed::geometry geometry() const { return {up, older, 0, 1, zero}; }
-  template <class T, class Arch>
-  void forward(const panel<T, Arch>& p) const {
-    for (index g = 0; g < p.heads; ++g) {
-      for (index r = p.end; r-- > p.begin;) {
-        const bool there = p.row + r >= up;
-        for (index c = p.first; c < p.last; ++c) {
-          p.line(g, r)[c] = there ? p.line(g, r - up)[c] : T(0);
-        }
-      }
-    }
-  }
-  // forward: dX_(i-rows) = dX_i
-  template <class T, class Arch>
-  void backward(const reverse_panel<T, Arch>& p) const {
-    for (index g = 0; g < p.heads; ++g) {
-      for (index r = std::max<index>(0, p.begin - up); r < p.end; ++r) {
-        for (index c = p.first; c < p.last; ++c) {
-          p.line(g, r)[c] = r + up < p.end ? p.line(g, r + up)[c] : T(0);
-        }
-      }
-    }
-  }
-};
-
-// X_ij <- mean of X_i(j-older) .. X_i(j+newer): carries columns in both directions.
-template <place Where>
-struct average {
-  static constexpr place where = Where;
-  static constexpr hook hooks = hook::geometry | hook::plan | hook::rows | hook::forward |
-                                hook::advance | hook::carries | hook::forward_carries |
-                                hook::begin_backward | hook::backward | hook::retreat;
-  index older, newer;
-
-  heed::geometry geometry() const { return {0, older, newer, 1, zero}; }
-
-  template <class T>
-  struct rows_type {
-    index reads, count, heads;
-    T* newer_columns;  // [heads][count][reads]: what the newer panel began with
-    bool filled = false;
-    T* older_columns = nullptr;  // the same in the reverse sweep: what the older panel ended with
-    bool spilled = false;
-
-    // line[from, to) and behind it, or before it, what is carried.
-    template <class Each>
-    void each_line(index begin, index end, index heads_of_panel, T* carried, Each each) const {
-      for (index g = 0; g < heads_of_panel; ++g) {
-        for (index r = begin; r < end; ++r) each(g, r, carried + (g * count + r) * reads);
-      }
-    }
-    template <class Arch>
-    void forward(const panel<T, Arch>& p) {
-      each_line(p.begin, p.end, p.heads, newer_columns, [&](index g, index r, T* kept) {
-        T* line = p.line(g, r) + p.first;
-        const index n = p.last - p.first;
-        std::vector<T> all(line, line + n);
-        all.insert(all.end(), kept, kept + reads);
-        for (index c = 0; c < reads; ++c) kept[c] = all[static_cast<std::size_t>(c)];
-        for (index c = 0; c < n; ++c) {
-          line[c] = 0;
-          for (index i = 0; i <= reads; ++i) line[c] += all[static_cast<std::size_t>(c + i)];
-          line[c] /= static_cast<T>(reads + 1);
-        }
-      });
-      filled = true;
-    }
-    void advance(index, index) {
-      if (!filled) std::fill(newer_columns, newer_columns + heads * count * reads, T(0));
-      filled = false;
-    }
-    template <class Visit>
-    void carries(Visit&& visit) {
-      visit(newer_columns, heads * count * reads);
-      visit(&filled, 1);
-    }
-    template <class Arch>
-    void begin_backward(const heed::reverse_context<T, Arch>& c, const auto&) {
-      older_columns = c.memory.template take<T>(heads * count * reads);
-      std::fill(older_columns, older_columns + heads * count * reads, T(0));
-      spilled = false;
-    }
-    // forward: dX_c = sum over i of dY_(c-i)
-    template <class Arch>
-    void backward(const reverse_panel<T, Arch>& p) {
-      each_line(p.begin, p.end, p.heads, older_columns, [&](index g, index r, T* kept) {
-        T* line = p.line(g, r) + p.first;
-        const index n = p.last - p.first;
-        std::vector<T> all(kept, kept + reads);
-        all.insert(all.end(), line, line + n);
-        for (index c = 0; c < reads; ++c) kept[c] = all[static_cast<std::size_t>(n + c)];
-        for (index c = 0; c < n; ++c) {
-          line[c] = 0;
-          for (index i = 0; i <= reads; ++i)
-            line[c] += all[static_cast<std::size_t>(reads + c - i)];
-          line[c] /= static_cast<T>(reads + 1);
-        }
-      });
-      spilled = true;
-    }
-    void retreat(index, index) {
-      if (!spilled) std::fill(older_columns, older_columns + heads * count * reads, T(0));
-      spilled = false;
-    }
-  };
-  struct plan_type {
-    index reads;
-    template <class T, class Arch>
-    auto rows(const heed::rows_context<T, Arch>& c) const {
-      T* carry = c.memory.template take<T>(c.heads * c.count * reads);
-      std::fill(carry, carry + c.heads * c.count * reads, T(0));
-      return rows_type<T>{reads, c.count, c.heads, carry};
-    }
-  };
-  template <class T, class Arch>
-  auto plan(const heed::plan_context<T, Arch>&) const {
-    return plan_type{older + newer};
-  }
-};
-
-// Heads of a group of N change places: h takes what h + 1 had, the last what the first had.
-template <place Where, index N>
-struct rotate_heads {
-  static constexpr place where = Where;
-  static constexpr hook hooks = hook::geometry | hook::forward | hook::backward;
-
-  heed::geometry geometry() const { return {0, 0, 0, N, zero}; }
-  template <class T, class Arch>
-  void forward(const panel<T, Arch>& p) const {
-    turn(p, 1);
-  }
-  // forward: the other way round
-  template <class T, class Arch>
-  void backward(const reverse_panel<T, Arch>& p) const {
-    turn(p, N - 1);
-  }
-
- private:
-  template <class T, class Arch>
-  static void turn(const panel<T, Arch>& p, index by) {
-    for (index g = 0; g < p.heads; g += N) {
-      for (index r = p.begin; r < p.end; ++r) {
-        for (index c = p.first; c < p.last; ++c) {
-          T old[static_cast<std::size_t>(N)];
-          for (index n = 0; n < N; ++n) old[n] = p.line(g + n, r)[c];
-          for (index n = 0; n < N; ++n) p.line(g + n, r)[c] = old[(n + by) % N];
-        }
-      }
-    }
-  }
-};
 
 // X_ij <- X_ij + sum over s >= j of visible tanh(a X_is): a count along the sweep, whose adjoint
 // counts the other way, with a gradient for a [1].

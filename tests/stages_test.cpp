@@ -6,6 +6,7 @@
 #include "heed/mechanisms/alibi.hpp"
 #include "heed/reference/attend.hpp"
 #include "random_problem.hpp"
+#include "small_stages.hpp"
 
 namespace {
 
@@ -15,137 +16,12 @@ using heed::panel;
 using heed::place;
 using heed::reference::read_entry;
 using heed::reference::state;
-
-// Every entry becomes next(h, i, j) of the old ones.
-template <class T, class Next>
-void replace(state<T>& s, const Next& next) {
-  heed::reference::table<T> replaced(s.call.Hq, s.seq.T, s.seq.S);
-  for (index h = 0; h < s.call.Hq; ++h)
-    for (index i = 0; i < s.seq.T; ++i)
-      for (index j = 0; j < s.seq.S; ++j) replaced(h, i, j) = next(h, i, j);
-  s.entries = replaced;
-}
-template <class T>
-T entry_or_zero(const state<T>& s, index h, index i, index j) {
-  return i < 0 || j < 0 || j >= s.seq.S ? T(0) : read_entry(s, h, i, j);
-}
+using heed_test::average;
+using heed_test::from_above;
+using heed_test::replace;
+using heed_test::rotate_heads;
 
 constexpr auto zero = heed::geometry::invisible::zero;
-
-// X_ij <- X_(i-rows)(j-columns): what rows above and older columns are for.
-template <place Where>
-struct from_above {
-  static constexpr place where = Where;
-  static constexpr hook hooks = hook::geometry | hook::forward;
-  index up, older;
-
-  heed::geometry geometry() const { return {up, older, 0, 1, zero}; }
-  template <class T, class Arch>
-  void forward(const panel<T, Arch>& p) const {
-    for (index g = 0; g < p.heads; ++g) {
-      for (index r = p.end; r-- > p.begin;) {
-        const bool there = p.row + r >= up;
-        for (index c = p.first; c < p.last; ++c) {
-          p.line(g, r)[c] = there ? p.line(g, r - up)[c] : T(0);
-        }
-      }
-    }
-  }
-};
-template <place Where, class T>
-void apply_reference(const from_above<Where>& m, state<T>& s) {
-  replace(s, [&](index h, index i, index j) { return entry_or_zero(s, h, i - m.up, j - m.older); });
-}
-
-// X_ij <- mean of X_i(j-older) .. X_i(j+newer): carries the columns that the panel before began
-// with.
-template <place Where>
-struct average {
-  static constexpr place where = Where;
-  static constexpr hook hooks =
-      hook::geometry | hook::plan | hook::rows | hook::forward | hook::advance;
-  index older, newer;
-
-  heed::geometry geometry() const { return {0, older, newer, 1, zero}; }
-  template <class T>
-  struct rows_type {
-    index reads, count, heads;
-    T* carry;  // [heads][count][reads]
-    bool filled = false;
-
-    template <class Arch>
-    void forward(const panel<T, Arch>& p) {
-      std::vector<T> old(static_cast<std::size_t>(p.last + reads));
-      for (index g = 0; g < p.heads; ++g) {
-        for (index r = p.begin; r < p.end; ++r) {
-          T* kept = carry + (g * count + r) * reads;
-          const auto at = [&](index c) -> T& { return old[static_cast<std::size_t>(c)]; };
-          for (index c = p.first; c < p.last; ++c) at(c) = p.line(g, r)[c];
-          for (index n = 0; n < reads; ++n) at(p.last + n) = kept[n];
-          for (index n = 0; n < reads; ++n) kept[n] = at(p.first + n);
-          for (index c = p.first; c < p.last; ++c) {
-            T sum = 0;
-            for (index n = 0; n <= reads; ++n) sum += at(c + n);
-            p.line(g, r)[c] = sum / static_cast<T>(reads + 1);
-          }
-        }
-      }
-      filled = true;
-    }
-    void advance(index, index) {
-      if (!filled) std::fill(carry, carry + heads * count * reads, T(0));
-      filled = false;
-    }
-  };
-  template <class T, class Arch>
-  struct plan_type {
-    index reads;
-    auto rows(const heed::rows_context<T, Arch>& c) const {
-      T* carry = c.memory.template take<T>(c.heads * c.count * reads);
-      std::fill(carry, carry + c.heads * c.count * reads, T(0));
-      return rows_type<T>{reads, c.count, c.heads, carry};
-    }
-  };
-  template <class T, class Arch>
-  auto plan(const heed::plan_context<T, Arch>&) const {
-    return plan_type<T, Arch>{older + newer};
-  }
-};
-template <place Where, class T>
-void apply_reference(const average<Where>& m, state<T>& s) {
-  replace(s, [&](index h, index i, index j) {
-    T sum = 0;
-    for (index n = -m.older; n <= m.newer; ++n) sum += entry_or_zero(s, h, i, j + n);
-    return sum / T(m.older + m.newer + 1);
-  });
-}
-
-// Heads of a group of N change places: h takes what h + 1 had, the last what the first had.
-template <place Where, index N>
-struct rotate_heads {
-  static constexpr place where = Where;
-  static constexpr hook hooks = hook::geometry | hook::forward;
-
-  heed::geometry geometry() const { return {0, 0, 0, N, zero}; }
-  template <class T, class Arch>
-  void forward(const panel<T, Arch>& p) const {
-    for (index g = 0; g < p.heads; g += N) {
-      for (index r = p.begin; r < p.end; ++r) {
-        for (index c = p.first; c < p.last; ++c) {
-          const T first = p.line(g, r)[c];
-          for (index n = 0; n + 1 < N; ++n) p.line(g + n, r)[c] = p.line(g + n + 1, r)[c];
-          p.line(g + N - 1, r)[c] = first;
-        }
-      }
-    }
-  }
-};
-template <place Where, index N, class T>
-void apply_reference(const rotate_heads<Where, N>&, state<T>& s) {
-  replace(s, [&](index h, index i, index j) {
-    return read_entry(s, h % N + 1 == N ? h + 1 - N : h + 1, i, j);
-  });
-}
 
 // X_ij <- X_ij + how many of X_ij, X_i(j+1) ... are positive: a count along the sweep, per row.
 template <place Where>

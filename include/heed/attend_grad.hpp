@@ -103,10 +103,10 @@ class reverse_call {
     auto* sums = memory_.take<sums_type>(end - first);
     for (index n = first; n < end; ++n) {
       const index at = n / per_sequence - first_sequence;
-      std::construct_at(
-          sums + (n - first), list_,
-          owner_context<T, Arch>{problem_, visible[at].s, inputs_, n % per_sequence * owner_heads_,
-                                 owner_heads_, memory_});
+      std::construct_at(sums + (n - first), list_,
+                        owner_context<T, Arch>{{problem_, visible[at].s, inputs_, memory_},
+                                               n % per_sequence * owner_heads_,
+                                               owner_heads_});
     }
     const auto work = [&](index task, index worker) {
       const index n = first + task, at = n / per_sequence - first_sequence;

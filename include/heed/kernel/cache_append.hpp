@@ -31,7 +31,7 @@ class cache_append {
         problem_(with_keys(p, tokens.from + tokens.count)),
         mask_(m),
         inputs_{{}, tokens.k, tokens.v},
-        context_{problem_, sequence_, mask_, inputs_, memory, tokens.from, problem_.S},
+        context_{{problem_, sequence_, inputs_, memory}, mask_, tokens.from, problem_.S},
         rows_(memory.take<T>(block * p.D)) {
     sequence_.S = sequence_.key_end = problem_.S;
     sequence_.position = tokens.from;

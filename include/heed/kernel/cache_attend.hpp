@@ -111,7 +111,7 @@ class cache_attend {
           call(of_one(p, n)),
           inputs{n.q, {}, {}},
           visible{m, sequence_of(n)},
-          context{call, visible.s, visible.m, inputs, memory, call.S, call.S},
+          context{{call, visible.s, inputs, memory}, visible.m, call.S, call.S},
           plans(list, context) {}
 
     static problem of_one(problem p, const new_queries<T, All>& n) noexcept {

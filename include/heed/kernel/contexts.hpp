@@ -13,16 +13,21 @@ struct call_inputs {
   tensor_view<const T, 4> q, k, v;
 };
 
-// plan(context): one call, one sequence. Memory taken from `memory` lives as long as the plan.
+// What all contexts tell: the call, one of its sequences, and where memory can be taken from.
 template <class T, class Arch>
-struct plan_context {
+struct call_context {
   using value_type = T;
   using arch = Arch;
   const heed::problem& problem;
   const heed::sequence& sequence;
-  const heed::mask& mask;
   const call_inputs<T>& inputs;
   workspace& memory;
+};
+
+// plan(context): one call, one sequence. Memory taken from `memory` lives as long as the plan.
+template <class T, class Arch>
+struct plan_context : call_context<T, Arch> {
+  const heed::mask& mask;
   // The plan's hook keys will be asked for keys of [keys_from, keys_to) only: a cache has the
   // others already.
   index keys_from = 0, keys_to = mask::unlimited;
@@ -43,23 +48,26 @@ struct keep_context {
 // the newest key that any of these rows sees is `newest`: the sweep starts there and goes to older
 // keys; panels hold at most `panel` keys.
 template <class T, class Arch>
-struct rows_context {
-  using value_type = T;
-  using arch = Arch;
-  const heed::problem& problem;
-  const heed::sequence& sequence;
-  const call_inputs<T>& inputs;
+struct rows_context : call_context<T, Arch> {
   index head, heads;
   index row, count;
   index newest;
   index panel;
-  workspace& memory;
 
   // Query `r` of head `g` as the caller gave it: element d at data[d * stride].
   const T* query(index g, index r, index& stride) const noexcept {
-    stride = inputs.q.stride(3);
-    return inputs.q.pointer(sequence.batch, sequence.first_query + row + r, head + g, index{0});
+    const tensor_view<const T, 4>& q = this->inputs.q;
+    stride = q.stride(3);
+    return q.pointer(this->sequence.batch, this->sequence.first_query + row + r, head + g,
+                     index{0});
   }
+};
+
+// sums(gradient, context): query heads [head, head + heads) of one sequence. Memory taken from
+// `memory` lives until reduce() has been called.
+template <class T, class Arch>
+struct owner_context : call_context<T, Arch> {
+  index head, heads;
 };
 
 }  // namespace heed::inline HEED_ABI

@@ -62,19 +62,6 @@ namespace heed::inline HEED_ABI {
 // Which gradient owners may be at work at the same time: all, those of one sequence, or one.
 enum class turns { none, sequences, owners };
 
-// sums(gradient, context): query heads [head, head + heads) of one sequence. Memory taken from
-// `memory` lives until reduce() has been called.
-template <class T, class Arch>
-struct owner_context {
-  using value_type = T;
-  using arch = Arch;
-  const heed::problem& problem;
-  const heed::sequence& sequence;
-  const call_inputs<T>& inputs;
-  index head, heads;
-  workspace& memory;
-};
-
 // Rows of some heads: element d of row r of head g at row(g, r)[d].
 template <class T>
 struct head_rows {

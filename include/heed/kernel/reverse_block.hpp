@@ -33,16 +33,7 @@ class reverse_block : reverse_strips<T, Arch, List, Source, Gradient> {
   void sweep() {
     base::load_queries();
     strange_block_ = !all_finite();
-    const rows_context<T, Arch> context{base::u_.plans.context.problem,
-                                        base::seq(),
-                                        base::u_.plans.context.inputs,
-                                        base::head_,
-                                        base::heads_,
-                                        base::row_,
-                                        base::count_,
-                                        base::ranges_[0].end,
-                                        base::u_.sizes.panel,
-                                        base::scratch_};
+    const rows_context<T, Arch> context = base::rows_at_hand();
     moving m(*this, context);
     base::merged_ = base::merges(m.logits);
     base::keep_row_bias(m.logits);

@@ -148,7 +148,8 @@ struct wave_sequences {
         loaders(memory.take<loader_type>(count)) {
     for (index n = 0; n < count; ++n) {
       std::construct_at(visible + n, visibility{m, sequence_at(p, m, first + n)});
-      std::construct_at(plans + n, list, plan_context<T, Arch>{p, visible[n].s, m, inputs, memory});
+      std::construct_at(plans + n, list,
+                        plan_context<T, Arch>{{p, visible[n].s, inputs, memory}, m});
       std::construct_at(loaders + n, loader_type{plans[n].context, list.inputs, plans[n].inputs});
     }
   }

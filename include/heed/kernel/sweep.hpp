@@ -206,20 +206,22 @@ class row_block {
     sweep(pass::weigh);
   }
 
+  // What the block's rows are made with.
+  rows_context<T, Arch> rows_at_hand() const {
+    const auto& c = u_.plans.context;
+    return {{c.problem, seq(), c.inputs, scratch_},
+            head_,
+            heads_,
+            row_,
+            count_,
+            ranges_[0].end,
+            u_.sizes.panel};
+  }
   // Every pass begins with the caller's queries and the stages' first carries.
   void sweep(pass which) {
     const auto mark = scratch_.mark();
     load_queries();
-    const rows_context<T, Arch> context{u_.plans.context.problem,
-                                        seq(),
-                                        u_.plans.context.inputs,
-                                        head_,
-                                        heads_,
-                                        row_,
-                                        count_,
-                                        ranges_[0].end,
-                                        u_.sizes.panel,
-                                        scratch_};
+    const rows_context<T, Arch> context = rows_at_hand();
     source_rows source = u_.source.rows(context, queries_);
     logits_rows logits = rows_for(u_.list.logits, u_.plans.logits, context);
     probs_rows probs = rows_for(u_.list.probs, u_.plans.probs, context);
