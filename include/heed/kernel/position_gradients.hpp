@@ -96,6 +96,20 @@ HEED_INLINE T sum_of(const T* x, index n) {
   return sum_lanes(sum) + rest;
 }
 
+// The gradients of the entries below and above `used` lanes.
+template <class T, class Arch>
+HEED_INLINE void add_to_pairs(const vec<T, Arch>& low, const vec<T, Arch>& high,
+                              const integer_of<T>* entries, index used, T* pairs) {
+  T low_part[width<T, Arch>], high_part[width<T, Arch>];
+  low.store_unaligned(low_part);
+  high.store_unaligned(high_part);
+  for (index i = 0; i < used; ++i) {
+    T* pair = pairs + 2 * entries[i];
+    pair[0] += low_part[i];
+    pair[1] += high_part[i];
+  }
+}
+
 // The adjoint of add_positions on columns [0, n) of one row; dl is the gradient of what it put out.
 // dx becomes the gradient of the gates' logits, 0 in the columns before those that counted; where
 // dx is dl, it is added. `positions`, the sum of the older positions' gradients, moves on.
@@ -113,19 +127,29 @@ HEED_INLINE void add_positions_backward(const T* dl, T* dx, index n, const posit
     for (index c = 0; c < begin; ++c) dx[c] = T(0);
   }
   T sum = positions;
+  // Where gates are nearly closed many columns in a row stand at one entry, and what they give it
+  // stays in registers.
+  index entry = -1;
+  v low_sum(T(0)), high_sum(T(0));
+  const auto give = [&]() HEED_INLINE_LAMBDA {
+    if (entry < 0) return;
+    pairs[2 * entry] += sum_lanes(low_sum);
+    pairs[2 * entry + 1] += sum_lanes(high_sum);
+    low_sum = high_sum = v(T(0));
+  };
   for (index c = begin; c < n; c += w) {
     const auto counts = lane_numbers<Arch, T>() < v(static_cast<T>(n - c));
     const v d = xsimd::select(counts, load_vec<Arch>(dl + c), v(T(0)));
     // x += (1 - f) z_e + f z_{e+1},  f = p - e
-    const v high = d * load_vec<Arch>(kept.above + c);
-    T low_part[w], high_part[w];
-    (d - high).store_unaligned(low_part);
-    high.store_unaligned(high_part);
+    const v high = xsimd::select(counts, d * load_vec<Arch>(kept.above + c), v(T(0)));
     const index used = n - c < w ? n - c : w;
-    for (index i = 0; i < used; ++i) {
-      T* pair = pairs + 2 * kept.entry[c + i];
-      pair[0] += low_part[i];
-      pair[1] += high_part[i];
+    if (const index first = kept.entry[c]; first == kept.entry[c + used - 1]) {  // they only fall
+      if (first != entry) give();
+      entry = first;
+      low_sum += d - high;
+      high_sum += high;
+    } else {
+      add_to_pairs<T, Arch>(d - high, high, kept.entry + c, used, pairs);
     }
     // p_j = sum over s >= j of gate_s:  dgate_s = sum over j <= s of dp_j
     const v upto = sum_from_below<T, Arch>(d * load_vec<Arch>(kept.slope + c)) + v(sum);
@@ -133,6 +157,7 @@ HEED_INLINE void add_positions_backward(const T* dl, T* dx, index n, const posit
     const v dgate = xsimd::select(counts, upto * load_vec<Arch>(kept.gate_slope + c), v(T(0)));
     store_vec<Arch>(dx + c, dx == dl ? d + dgate : dgate);
   }
+  give();
   positions = sum;
 }
 
