@@ -368,12 +368,15 @@ void attend_grad(const call_inputs<T>& in, const grad_inputs<T>& given, const gr
 //
 // q, k, v, mask, scale and mechanisms as in the call of attend that made `out` [B, T, Hq, Dv] and
 // its natural-log log-sum-exp `lse` [B, T, Hq]; dout [B, T, Hq, Dv] is the gradient of out. Any
-// strides, float or double. options.lse is not looked at.
+// strides, float or double. options.lse is not looked at. Lists that prune, or that have mechanisms
+// of place output, begin with one more forward sweep unless options.saved is what that call of
+// attend has filled (SavedForward).
 //
 // Gradients overwrite what their views held, or are added to it (gradients::accumulate). The
 // results are the same bits for any number of threads. Nothing of size T x S is stored: the
-// workspace holds a few copies of a head's keys and values per thread. A row that sees no key has
-// gradients 0; a key that no row sees gets exactly 0, whatever it or other keys hold.
+// workspace holds a few copies of a head's keys and values per thread (of PaTH about 24). A row
+// that sees no key has gradients 0; a key that no row sees gets exactly 0, whatever it or other
+// keys hold.
 //
 // Throws shape_error, before anything is written, when shapes or strides do not fit or a gradient
 // shares memory with another tensor of the call; std::bad_alloc when there is no memory.

@@ -21,5 +21,6 @@
 #include "heed/merge.hpp"
 #include "heed/options.hpp"
 #include "heed/parallel.hpp"
+#include "heed/saved.hpp"
 #include "heed/tensor.hpp"
 #include "heed/workspace.hpp"
