@@ -9,19 +9,6 @@ namespace heed::inline HEED_ABI {
 
 namespace kernel {
 
-// As the forward sweep's where that may leave panels out: the same ones are left out here. Else
-// taller blocks where rows need no halo, since every block goes through all keys and the gradients
-// of keys and values once, and taller strips, which three of the five products take at a time.
-template <class T, class List>
-block_sizes choose_reverse_sizes(const List& list, const problem& p, const tuning& wish) {
-  block_sizes sizes = choose_sizes<T>(list, p, wish);
-  const bool halo = list.logits_reach.rows_above + list.probs_reach.rows_above > 0;
-  if (list.prune.tolerance > 0) return sizes;
-  if (wish.rows == 0 && !halo && list.heads_mixed == 1) sizes.rows *= 2;
-  sizes.strip *= 2;
-  return sizes;
-}
-
 // One call: gradient owners as tasks, each with its row blocks in order.
 template <class T, class Arch, class All>
 class reverse_call {
