@@ -171,41 +171,42 @@ void apply_reference(const average<Where>& m, state<T>& s) {
   });
 }
 
-// Heads of a group of N change places: h takes what h + 1 had, the last what the first had.
+// Heads of a group of N change places: h takes what h + `by` had, round and round.
 template <place Where, index N>
 struct rotate_heads {
   static constexpr place where = Where;
   static constexpr hook hooks = hook::geometry | hook::forward | hook::backward;
+  index by = 1;
 
   heed::geometry geometry() const { return {0, 0, 0, N, heed::geometry::invisible::zero}; }
   template <class T, class Arch>
   void forward(const panel<T, Arch>& p) const {
-    turn(p, 1);
+    turn(p, by);
   }
   // forward: the other way round
   template <class T, class Arch>
   void backward(const reverse_panel<T, Arch>& p) const {
-    turn(p, N - 1);
+    turn(p, N - by);
   }
 
  private:
   template <class T, class Arch>
-  static void turn(const panel<T, Arch>& p, index by) {
+  static void turn(const panel<T, Arch>& p, index step) {
     for (index g = 0; g < p.heads; g += N) {
       for (index r = p.begin; r < p.end; ++r) {
         for (index c = p.first; c < p.last; ++c) {
           T old[static_cast<std::size_t>(N)];
           for (index n = 0; n < N; ++n) old[n] = p.line(g + n, r)[c];
-          for (index n = 0; n < N; ++n) p.line(g + n, r)[c] = old[(n + by) % N];
+          for (index n = 0; n < N; ++n) p.line(g + n, r)[c] = old[(n + step) % N];
         }
       }
     }
   }
 };
 template <place Where, index N, class T>
-void apply_reference(const rotate_heads<Where, N>&, state<T>& s) {
+void apply_reference(const rotate_heads<Where, N>& m, state<T>& s) {
   replace(s, [&](index h, index i, index j) {
-    return read_entry(s, h % N + 1 == N ? h + 1 - N : h + 1, i, j);
+    return read_entry(s, h / N * N + (h + m.by) % N, i, j);
   });
 }
 

@@ -228,8 +228,7 @@ void attend(const call_inputs<T>& in, const tensor_view<T, 4>& out,
   call_type::check(all);
   saved_view<T> saved;
   if (options.saved != nullptr) {
-    const stage_list<std::remove_const_t<decltype(all)>> list(all);
-    saved = options.saved->prepare(p, options.tuning, saves_rows(list), saves_panels(list));
+    saved = options.saved->prepare(p, options.tuning, saves_rows(all), saves_panels(all));
   }
   if (p.B == 0 || p.T == 0 || p.Hq == 0) return;
   workspace own;

@@ -269,8 +269,7 @@ saved_view<T> find_saved(const All& all, const problem& p, const call_inputs<T>&
                          workspace& memory) {
   using list_type = stage_list<All>;
   if constexpr (list_type::can_prune || std::tuple_size_v < typename list_type::output_type >> 0) {
-    const list_type list(all);
-    const saved_view<T> saved = take_saved<T>(p, saves_rows(list), saves_panels(list), memory);
+    const saved_view<T> saved = take_saved<T>(p, saves_rows(all), saves_panels(all), memory);
     if (saved.rows == nullptr && saved.panels == nullptr) return {};
     options.lse = {};
     forward_call<T, Arch, All>(all, p, in, out, options, memory, saved).run();
@@ -320,8 +319,7 @@ void attend_grad(const call_inputs<T>& in, const grad_inputs<T>& given, const gr
   using all_type = std::remove_const_t<decltype(all)>;
   saved_view<T> saved;
   if (options.saved != nullptr) {
-    const stage_list<all_type> list(all);
-    saved = options.saved->of(p, options.tuning, saves_rows(list), saves_panels(list));
+    saved = options.saved->of(p, options.tuning, saves_rows(all), saves_panels(all));
   }
 
   if (!grads.accumulate) {

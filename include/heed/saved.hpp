@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "heed/checks.hpp"
-#include "heed/kernel/pipeline.hpp"
 #include "heed/options.hpp"
 #include "heed/problem.hpp"
 
@@ -97,18 +96,6 @@ saved_view<T> take_saved(const problem& p, bool rows, bool panels, workspace& me
   if (rows) view.rows = memory.take<T>(count * p.Dv);
   if (panels) view.panels = memory.take<std::int32_t>(count);
   return view;
-}
-
-// What a list needs going backward.
-template <class List>
-bool saves_rows(const List& list) {
-  bool any = false;
-  for_each(list.output, [&](const auto& stage) { any = any || is_active(stage); });
-  return any;
-}
-template <class List>
-bool saves_panels(const List& list) {
-  return list.prune.tolerance > 0;
 }
 
 }  // namespace kernel

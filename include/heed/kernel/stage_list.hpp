@@ -60,6 +60,21 @@ pruning pruning_of(const Tuple& stages) {
   return all;
 }
 
+// What the reverse sweep of a list asks of the forward one: rows of the output before the stages of
+// place output, and how far blocks were swept.
+template <class All>
+bool saves_rows(const All& all) {
+  bool any = false;
+  for_each(all, [&](const auto& stage) {
+    any = any || (std::remove_cvref_t<decltype(stage)>::where == place::output && is_active(stage));
+  });
+  return any;
+}
+template <class All>
+bool saves_panels(const All& all) {
+  return pruning_of(all).tolerance > 0;
+}
+
 // Everything the caller listed, sorted into places.
 template <class All>
 struct stage_list {
