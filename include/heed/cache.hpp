@@ -218,3 +218,4 @@ class KvCache {
 }  // namespace heed::inline HEED_ABI
 
 #include "heed/cache_calls.hpp"
+#include "heed/cache_save.hpp"

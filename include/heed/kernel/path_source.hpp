@@ -206,7 +206,8 @@ class path_source {
         }
         if (!plain(g, run.chunk)) {
           for (index r = 0; r < n; ++r) {
-            pass_one_by_one(g, run.chunk, token(a + r) - start, walked + r * Dp, along + r * Cp);
+            pass_chunk_backwards<Arch>(shape, head(g) + source_->layout_.keys(run.chunk), solved,
+                                       token(a + r) - start, walked + r * Dp, along + r * Cp);
           }
           continue;
         }
@@ -221,21 +222,6 @@ class path_source {
         }
       }
     }
-    // Token by token, for a chunk that is not finite: x ends at the chunk's start, and scores[s]
-    // are complete.
-    void pass_one_by_one(index g, index chunk, index newest, T* x, T* scores) const {
-      const auto& shape = source_->layout_.chunk;
-      const T* keys = head(g) + source_->layout_.keys(chunk);
-      for (index s = newest; s >= 0; --s) {
-        const T* key = keys + s / strip * strip * shape.D + s % strip;
-        T sum = 0;
-        for (index d = 0; d < shape.D; ++d) sum += x[d] * key[d * strip];
-        scores[s] = sum;
-        const T* line = head(g) + source_->layout_.solved(chunk) + s * shape.ld();
-        pass_tokens(line, shape.ld(), line + shape.padded_D(), 0, 1, shape.D, x);
-      }
-    }
-
     // f(copy, query) for every number of the queries of a walk.
     template <class F>
     void copy_walked(const typename path_journal<T>::walk& walk, const F& f) const {
