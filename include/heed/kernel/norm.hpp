@@ -60,6 +60,27 @@ inline void gate_row_backward(const T* x, index n, T* gate, T* gradient) {
   }
 }
 
+// x_c <- x_c gate_c sigmoid(gate_c) (SiLU of the gate), with room as gate_row's.
+template <class Arch, class T>
+inline void silu_gate_row(T* x, index n, const T* gate) {
+  for (index c = 0; c < n; c += width<T, Arch>) {
+    const vec<T, Arch> z = load_vec<Arch>(gate + c);
+    store_vec<Arch>(x + c, load_vec<Arch>(x + c) * z * sigmoid<Arch>(z));
+  }
+}
+
+// The adjoint, as gate_row_backward.
+template <class Arch, class T>
+inline void silu_gate_row_backward(const T* x, index n, T* gate, T* gradient) {
+  using v = vec<T, Arch>;
+  for (index c = 0; c < n; c += width<T, Arch>) {
+    const v z = load_vec<Arch>(gate + c), open = sigmoid<Arch>(z);
+    const v g = load_vec<Arch>(gradient + c);
+    store_vec<Arch>(gate + c, g * load_vec<Arch>(x + c) * open * (v(T(1)) + z * (v(T(1)) - open)));
+    store_vec<Arch>(gradient + c, g * z * open);
+  }
+}
+
 // <a, b> over n numbers, summed in double.
 template <class T>
 inline T dot_row(const T* a, const T* b, index n) {

@@ -23,19 +23,23 @@ struct relative_grad {
   tensor_view<T, 2> embedding = {};
 };
 
+// Without an embedding (a default view) the stage is not there.
 template <class T>
 struct relative {
   tensor_view<const T, 2> embedding;  // [D, n], shared by all heads
   bool extend = false;                // distances above n - 1 use column 0 instead of nothing
 
   static constexpr place where = place::logits;
-  static constexpr hook hooks = hook::check | hook::plan | hook::rows | hook::forward | hook::adds |
-                                hook::gradients | hook::sums | hook::begin_backward |
-                                hook::backward | hook::end_backward;
+  static constexpr hook hooks = hook::check | hook::active | hook::plan | hook::rows |
+                                hook::forward | hook::adds | hook::gradients | hook::sums |
+                                hook::begin_backward | hook::backward | hook::end_backward;
   using gradient_type = relative_grad<T>;
+
+  bool active() const noexcept { return embedding.data() != nullptr; }
 
   // Throws shape_error unless the embedding is [D, n] with n >= 1.
   void check(const problem& p) const {
+    if (!active()) return;
     check_extents("relative", "embedding", embedding,
                   {{{"head size", p.D}, {"distances", embedding.extent(1)}}});
     if (embedding.extent(1) < 1) {

@@ -22,20 +22,23 @@ enum class rope_pairs { interleaved, half };
 
 struct rope {
   static constexpr place where = place::inputs;
-  static constexpr hook hooks =
-      hook::check | hook::plan | hook::queries | hook::keys | hook::queries_grad | hook::keys_grad;
+  static constexpr hook hooks = hook::check | hook::active | hook::plan | hook::queries |
+                                hook::keys | hook::queries_grad | hook::keys_grad;
 
   double theta = 10000;
   rope_pairs pairs = rope_pairs::half;
   index rotary_dim = 0;  // even, at most D; 0: all of D
   index offset = 0;      // added to every position
+  bool on = true;        // false: the stage is not there
 
+  constexpr bool active() const noexcept { return on; }
   constexpr index rotated(const problem& p) const noexcept {
     return rotary_dim == 0 ? p.D : rotary_dim;
   }
 
   // Throws shape_error unless theta > 0 and the rotated part is even and fits into D.
   void check(const problem& p) const {
+    if (!on) return;
     if (!(theta > 0)) {
       throw shape_error("heed: rope: theta: is " + std::to_string(theta) + ", expected above 0");
     }
@@ -51,6 +54,7 @@ struct rope {
     const sequence& s = c.sequence;
     const index from = c.keys_from, to = (std::min)(c.keys_to, s.S);
     plan_type<T> p{pairs, rotated(c.problem), from, nullptr, nullptr};
+    if (!on) return p;
     p.key_turns = turns<T>(s.before + from, to - from, p.rotated, c.memory);
     const bool shared = s.position >= from && s.position + s.T <= to;
     p.query_turns = shared ? p.key_turns + (s.position - from) * p.rotated
