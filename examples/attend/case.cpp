@@ -14,9 +14,10 @@ using heed::io::printable;
 
 // Keys that say where a case comes from or how it was made, and do not change its result.
 bool describes_only(const std::string& key) {
-  static const std::set<std::string> names = {"name", "via", "decode_prefill", "block_size",
-                                              "chunk_size"};
-  return names.contains(key) || key.starts_with("file.");
+  static const std::set<std::string> names = {"name",       "via",        "decode_prefill",
+                                              "block_size", "chunk_size", "class"};
+  return names.contains(key) || key.starts_with("file.") || key.starts_with("param.") ||
+         key.starts_with("buffer.");
 }
 
 std::string joined(const std::vector<heed::index>& extents) {
@@ -144,10 +145,11 @@ bool attend_case::flag(const std::string& key) const {
 }
 
 void attend_case::check_all_read() const {
+  const std::string kind =
+      values_.contains("layer") ? "layer " + printable(text("layer")) : "mechanism " + mechanism();
   for (const auto& [key, v] : values_) {
     if (!v.read && !describes_only(key) && v.text != "0" && v.text != "none") {
-      fail("unknown key for mechanism " + mechanism() + ": " + printable(key) + "=" +
-           printable(v.text));
+      fail("unknown key for " + kind + ": " + printable(key) + "=" + printable(v.text));
     }
   }
 }

@@ -1,31 +1,12 @@
 #include "print.hpp"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 #include <ostream>
+
+#include "text.hpp"
 
 namespace attend_program {
 namespace {
-
-#if defined(__GNUC__)
-__attribute__((format(printf, 1, 2)))
-#endif
-std::string
-format(const char* pattern, ...) {
-  char line[512];
-  va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(line, sizeof line, pattern, arguments);
-  va_end(arguments);
-  return line;
-}
-
-std::string duration(double seconds) {
-  if (seconds < 1e-3) return format("%.1f us", seconds * 1e6);
-  if (seconds < 1) return format("%.2f ms", seconds * 1e3);
-  return format("%.2f s", seconds);
-}
 
 double gflops(const timing& t) {
   return t.seconds > 0 ? t.flops / t.seconds * 1e-9 : 0;
