@@ -69,17 +69,17 @@ class golden_case {
 
 // Every case whose name begins with prefix, sorted by name. Throws std::runtime_error when there
 // is none, so that a test over golden cases cannot pass on an empty folder.
-inline std::vector<golden_case> golden_cases(std::string_view prefix = "") {
+inline std::vector<golden_case> golden_cases(
+    std::string_view prefix = "", const std::filesystem::path& folder = golden_folder()) {
   std::vector<golden_case> cases;
-  for (const auto& entry : std::filesystem::directory_iterator(golden_folder())) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().filename().string().starts_with(prefix) &&
         std::filesystem::exists(entry.path() / "case.txt")) {
       cases.emplace_back(entry.path());
     }
   }
   if (cases.empty()) {
-    throw std::runtime_error("no golden case " + std::string(prefix) + "* in " +
-                             golden_folder().string());
+    throw std::runtime_error("no golden case " + std::string(prefix) + "* in " + folder.string());
   }
   std::sort(cases.begin(), cases.end(),
             [](const golden_case& a, const golden_case& b) { return a.name() < b.name(); });
