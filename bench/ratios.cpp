@@ -15,6 +15,7 @@ int main(int count, char** words) {
   ratios::add_mta(list);
   ratios::add_backward(list);
   ratios::add_decode(list);
+  ratios::add_layer(list);
   std::vector<std::string> wanted(words + 1, words + count);
   if (wanted.size() == 1 && wanted.front() == "--list") {
     for (const ratios::entry& e : list) std::printf("%s\n", e.name.c_str());

@@ -29,6 +29,7 @@ void add_cope(std::vector<entry>& list);
 void add_mta(std::vector<entry>& list);
 void add_backward(std::vector<entry>& list);
 void add_decode(std::vector<entry>& list);
+void add_layer(std::vector<entry>& list);
 
 enum class clock { thread, wall };
 double seconds(clock which);
