@@ -268,7 +268,7 @@ saved_view<T> find_saved(const All& all, const problem& p, const call_inputs<T>&
                          const tensor_view<T, 4>& out, attend_options<T> options,
                          workspace& memory) {
   using list_type = stage_list<All>;
-  if constexpr (list_type::can_prune || std::tuple_size_v < typename list_type::output_type >> 0) {
+  if constexpr (list_type::can_prune || std::tuple_size_v<typename list_type::output_type> != 0) {
     const saved_view<T> saved = take_saved<T>(p, saves_rows(all), saves_panels(all), memory);
     if (saved.rows == nullptr && saved.panels == nullptr) return {};
     options.lse = {};
