@@ -19,17 +19,9 @@
 
 #include "heed/attend_grad.hpp"
 #include "heed/layers/frame.hpp"
+#include "heed/layers/layer_cache.hpp"
 #include "heed/layers/rows.hpp"
 #include "heed/mechanisms/kernel_init.hpp"
-
-namespace heed::inline HEED_ABI {
-
-template <class T, template <class> class... Parts>
-class MultiHeadAttention;
-
-}  // namespace heed::inline HEED_ABI
-
-#include "heed/layers/layer_cache.hpp"
 
 namespace heed::inline HEED_ABI {
 

@@ -4,11 +4,19 @@
 
 #include <array>
 #include <numeric>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "heed/cache.hpp"
 #include "heed/layers/state.hpp"
+
+namespace heed::inline HEED_ABI {
+
+template <class T, template <class> class... Parts>
+class MultiHeadAttention;
+
+}  // namespace heed::inline HEED_ABI
 
 namespace heed::inline HEED_ABI::layers {
 
