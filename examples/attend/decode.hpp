@@ -23,6 +23,7 @@ class absent {
   explicit absent(const attend_case& c)
       : p_(c.problem()), slopes_(static_cast<std::size_t>(p_.Hq)) {}
 
+  static heed::rope rope() { return {.on = false}; }
   heed::alibi alibi() const { return {slopes_}; }
   heed::relative<T> relative() const {
     return {heed::tensor_view<const T, 2>(&zero_, {p_.D, 1}, {0, 0})};
@@ -42,28 +43,28 @@ outcome decode(const attend_case& c, const settings& s, const Mechanisms&... mec
   return decode_list<T>(c, s, mechanisms...);
 }
 template <class T>
-outcome decode(const attend_case& c, const settings& s) {
+outcome decode(const attend_case& c, const settings& s, const heed::rope& rope,
+               const heed::fox<T>& fox) {
   const absent<T> no(c);
-  return decode_list<T>(c, s, no.alibi(), no.relative(), no.fox());
+  return decode_list<T>(c, s, rope, no.alibi(), no.relative(), fox);
+}
+template <class T>
+outcome decode(const attend_case& c, const settings& s, const heed::rope& rope) {
+  return decode<T>(c, s, rope, absent<T>(c).fox());
+}
+template <class T>
+outcome decode(const attend_case& c, const settings& s) {
+  return decode<T>(c, s, absent<T>::rope());
 }
 template <class T>
 outcome decode(const attend_case& c, const settings& s, const heed::alibi& alibi) {
   const absent<T> no(c);
-  return decode_list<T>(c, s, alibi, no.relative(), no.fox());
+  return decode_list<T>(c, s, no.rope(), alibi, no.relative(), no.fox());
 }
 template <class T>
 outcome decode(const attend_case& c, const settings& s, const heed::relative<T>& relative) {
   const absent<T> no(c);
-  return decode_list<T>(c, s, no.alibi(), relative, no.fox());
-}
-template <class T>
-outcome decode(const attend_case& c, const settings& s, const heed::fox<T>& fox) {
-  const absent<T> no(c);
-  return decode_list<T>(c, s, no.alibi(), no.relative(), fox);
-}
-template <class T>
-outcome decode(const attend_case& c, const settings& s, const heed::rope& rope) {
-  return decode_list<T>(c, s, rope, absent<T>(c).fox());
+  return decode_list<T>(c, s, no.rope(), no.alibi(), relative, no.fox());
 }
 template <class T>
 outcome decode(const attend_case& c, const settings& s, const heed::path<T>& path) {

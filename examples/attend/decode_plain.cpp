@@ -3,9 +3,9 @@
 
 namespace attend_program {
 
-ATTEND_DECODE(float, const heed::alibi&, const heed::relative<float>&, const heed::fox<float>&)
-ATTEND_DECODE(double, const heed::alibi&, const heed::relative<double>&, const heed::fox<double>&)
-ATTEND_DECODE(float, const heed::rope&, const heed::fox<float>&)
-ATTEND_DECODE(double, const heed::rope&, const heed::fox<double>&)
+ATTEND_DECODE(float, const heed::rope&, const heed::alibi&, const heed::relative<float>&,
+              const heed::fox<float>&)
+ATTEND_DECODE(double, const heed::rope&, const heed::alibi&, const heed::relative<double>&,
+              const heed::fox<double>&)
 
 }  // namespace attend_program

@@ -19,24 +19,22 @@ auto fox_of(const heed::io::npy_array& gates, gradient_places<T>& places) {
                          {places.template of<3>("g", gates)});
 }
 
-}  // namespace
-
-outcome run_fox(const attend_case& c, const settings& s) {
+outcome attend_fox(const attend_case& c, const settings& s, const heed::rope& rope) {
   return for_type(s.type, [&](auto zero) {
     using T = decltype(zero);
     const auto gates = gates_of<T>(c);
     gradient_places<T> places(s);
-    return attend<T>(c, s, places, fox_of(gates, places));
+    return attend<T>(c, s, places, rope, fox_of(gates, places));
   });
 }
 
+}  // namespace
+
+outcome run_fox(const attend_case& c, const settings& s) {
+  return attend_fox(c, s, {.on = false});
+}
 outcome run_fox_rope(const attend_case& c, const settings& s) {
-  return for_type(s.type, [&](auto zero) {
-    using T = decltype(zero);
-    const auto gates = gates_of<T>(c);
-    gradient_places<T> places(s);
-    return attend<T>(c, s, places, rope_of(c), fox_of(gates, places));
-  });
+  return attend_fox(c, s, rope_of(c));
 }
 
 }  // namespace attend_program

@@ -47,16 +47,14 @@ class mta_case {
   }
 
   outcome run() {
-    if (!case_.has("rope_theta")) return attend_with();
-    return attend_with(heed::rope{case_.real("rope_theta"), heed::rope_pairs::interleaved});
+    const heed::rope rope = case_.has("rope_theta") ? heed::rope{case_.real("rope_theta"),
+                                                                 heed::rope_pairs::interleaved}
+                                                    : heed::rope{.on = false};
+    return attend<T>(case_, settings_, places_, rope, pre, pre_heads, post, groups, post_heads,
+                     norm, gate);
   }
 
  private:
-  template <class... First>
-  outcome attend_with(const First&... first) {
-    return attend<T>(case_, settings_, places_, first..., pre, pre_heads, post, groups, post_heads,
-                     norm, gate);
-  }
   // A tensor of the case, and where its gradient goes.
   template <int Rank>
   void read(const std::string& name, const std::vector<heed::index>& extents,
