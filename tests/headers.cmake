@@ -1,13 +1,23 @@
 # What compilers and linkers make of the headers.
 
 # Each header alone, as the first thing that a translation unit includes, and once more.
+# Those that begin with xsimd by way of a header below share its parsing.
 set(header_units)
+set(vector_units)
+set(begins_with_xsimd "kernel/(simd|tile|math|pack|softmax|sweep|dot|norm|mix|convolution)"
+                      "attend|attend_grad|cache|multi_head|layers/[a-z]+_part")
+list(JOIN begins_with_xsimd "|" begins_with_xsimd)
 foreach(header IN LISTS headers)
+  file(STRINGS ${header} lines REGEX "^#include \"heed/(${begins_with_xsimd})\\.hpp\"")
   cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/include)
   cmake_path(REPLACE_EXTENSION header .cpp OUTPUT_VARIABLE unit)
   cmake_path(ABSOLUTE_PATH unit BASE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/headers)
   file(CONFIGURE OUTPUT ${unit} CONTENT "#include \"${header}\"\n#include \"${header}\"\n")
-  list(APPEND header_units ${unit})
+  if(lines)
+    list(APPEND vector_units ${unit})
+  else()
+    list(APPEND header_units ${unit})
+  endif()
 endforeach()
 
 # All headers together after windows.h, which without NOMINMAX leaves macros min and max behind it.
@@ -40,8 +50,12 @@ file(
 list(APPEND header_units ${CMAKE_CURRENT_BINARY_DIR}/headers/after_windows.cpp)
 
 add_library(heed_headers_alone OBJECT ${header_units})
-heed_program_options(heed_headers_alone)
-target_compile_options(heed_headers_alone PRIVATE -O0)
+add_library(heed_headers_of_vectors OBJECT ${vector_units})
+target_precompile_headers(heed_headers_of_vectors PRIVATE <xsimd/xsimd.hpp>)
+foreach(library IN ITEMS heed_headers_alone heed_headers_of_vectors)
+  heed_program_options(${library})
+  target_compile_options(${library} PRIVATE -O0)
+endforeach()
 
 if(HEED_CLANG_CHECK)
   find_program(HEED_CLANGXX clang++ REQUIRED)
