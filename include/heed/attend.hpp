@@ -58,10 +58,13 @@ class forward_call {
     const index sequences = sequence_count(problem_, options_.mask);
     for (index first = 0, end = 0; first < sequences; first = end) {
       std::size_t bytes = 0;
+      const auto bytes_of = [&](index n) {
+        return static_cast<std::size_t>(per_sequence) * unit_bytes(n);
+      };
       do {
-        bytes += static_cast<std::size_t>(per_sequence) * unit_bytes(end++);
+        bytes += bytes_of(end++);
       } while (end < sequences &&
-               bytes + static_cast<std::size_t>(per_sequence) * unit_bytes(end) <= wave_bytes());
+               fits_wave((end + 1 - first) * per_sequence, bytes + bytes_of(end)));
       const workspace::scope scope(memory_);
       const wave_sequences<T, Arch, list_type> wave(list_, problem_, options_.mask, inputs_, first,
                                                     end - first, memory_);
@@ -74,12 +77,14 @@ class forward_call {
   }
 
  private:
-  // Packed keys and values of a wave take about this much memory at most (one unit always runs):
-  // what a worker packs shall still be in its cache when it is read, and short sequences shall not
-  // mean a wave each.
-  std::size_t wave_bytes() const noexcept {
+  // Whether a wave of so many units, whose packed keys and values take so many bytes, is small
+  // enough: what a worker packs shall still be in its cache when it is read, but every worker shall
+  // have work, and short sequences shall not mean a wave each. One unit always runs.
+  bool fits_wave(index units, std::size_t bytes) const noexcept {
     const auto workers = static_cast<std::size_t>(std::max<index>(1, options_.executor.workers()));
-    return (std::min)(workers * (std::size_t{2} << 20), std::size_t{64} << 20);
+    constexpr std::size_t megabyte = std::size_t{1} << 20;
+    if (bytes > (std::min)(2 * workers, std::size_t{64}) * megabyte) return false;
+    return bytes <= workers * megabyte / 2 || static_cast<std::size_t>(units) <= workers;
   }
 
   // Runs as many units from `first` on as fit the memory of a wave; returns the unit after them.
@@ -90,7 +95,7 @@ class forward_call {
     std::size_t bytes = 0;
     do {
       bytes += unit_bytes(end++ / per_sequence);
-    } while (end < units && bytes + unit_bytes(end / per_sequence) <= wave_bytes());
+    } while (end < units && fits_wave(end + 1 - first, bytes + unit_bytes(end / per_sequence)));
 
     visibility* const visible = wave.visible;
     plans_type* const plans = wave.plans;

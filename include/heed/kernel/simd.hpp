@@ -88,6 +88,15 @@ HEED_INLINE void prefetch(const void* p) {
 #endif
 }
 
+// The same for a line that will be written.
+HEED_INLINE void prefetch_to_write(const void* p) {
+#if defined(__GNUC__) || defined(__clang__)
+  __builtin_prefetch(p, 1);
+#else
+  static_cast<void>(p);
+#endif
+}
+
 // xsimd's min and max, out of reach of function-like macros of the same names.
 // NaN in the second argument of larger comes through; in the first it may be lost.
 template <class T, class Arch>

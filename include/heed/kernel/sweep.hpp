@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "heed/kernel/prune.hpp"
 #include "heed/kernel/softmax.hpp"
@@ -650,29 +651,29 @@ class row_block {
     return t;
   }
 
-  // A row of the output before the output stages.
-  total normalise(index g, index r) {
-    const index at = g * count_ + r;
-    const total t = total_of(g, r);
-    if (!u_.list.after_softmax) {
-      const T share = t.max == max_[at] ? T(1) : std::exp(max_[at] - t.max);
-      const T factor = t.sum == 0 ? T(0) : static_cast<T>(share / t.sum);
-      for (index d = 0; d < Dv(); ++d) out_[at * ldo_ + d] *= factor;
-    }
-    return t;
+  // What a row of out_ is yet to be multiplied by.
+  T share_of(const total& t, index at) const {
+    if (u_.list.after_softmax) return T(1);
+    const T share = t.max == max_[at] ? T(1) : std::exp(max_[at] - t.max);
+    return t.sum == 0 ? T(0) : static_cast<T>(share / t.sum);
   }
   // Divides by the sums and writes the block's own rows.
   void finish() {
+    constexpr bool stages_follow = !std::is_same_v<typename List::output_type, std::tuple<>>;
     for (index g = 0; g < heads_; ++g) {
       for (index r = first_row(0); r < count_; ++r) {
         const index at = g * count_ + r;
         T* line = out_ + at * ldo_;
-        const total t = normalise(g, r);
+        const total t = total_of(g, r);
+        T factor = share_of(t, at);
+        if constexpr (stages_follow) {
+          scale_row<Arch>(line, Dv(), std::exchange(factor, T(1)));
+        }
         save_row(g, r, line);
         for_each_pair(u_.list.output, u_.plans.output, [&](const auto& stage, const auto& plan) {
           if (is_active(stage)) plan.output(head_ + g, row_ + r, line, scratch_);
         });
-        store_row(g, r, line);
+        store_row(g, r, line, factor);
         if (u_.lse.data() != nullptr) {
           u_.lse(seq().batch, out_row(r), head_ + g) = t.log() + shift_[at];
         }
@@ -691,15 +692,22 @@ class row_block {
     for (index d = 0; d < Dv(); ++d) to[d] = line[d];
   }
   index out_row(index r) const noexcept { return seq().first_query + row_ + r - u_.first_out; }
-  void store_row(index g, index r, const T* line) {
+  void store_row(index g, index r, const T* line, T factor) {
     if (Dv() == 0 || u_.saved.only) return;
     T* out = u_.out.pointer(seq().batch, out_row(r), head_ + g, index{0});
     const index step = u_.out.stride(3);
+    index d = 0;
     if (step == 1) {
-      for (index d = 0; d < Dv(); ++d) out[d] = line[d];
-    } else {
-      for (index d = 0; d < Dv(); ++d) out[d * step] = line[d];
+      // Rows of one head lie too far apart for the hardware to see them coming.
+      constexpr index ahead = 8, cache_line = static_cast<index>(64 / sizeof(T));
+      for (; d < Dv() && r + ahead < count_; d += cache_line) {
+        prefetch_to_write(out + ahead * u_.out.stride(1) + d);
+      }
+      for (d = 0; d + W <= Dv(); d += W) {
+        store_vec<Arch>(out + d, load_vec<Arch>(line + d) * vec<T, Arch>(factor));
+      }
     }
+    for (; d < Dv(); ++d) out[d * step] = line[d] * factor;
   }
 
   const unit_type& u_;

@@ -6,6 +6,8 @@
 
 namespace heed::inline HEED_ABI::kernel {
 
+inline constexpr index usual_panel = 128;
+
 // Rows and panel so that what one panel of all its heads touches (entries, queries, outputs)
 // stays in the second-level cache. Rows that stages read above a block's own are computed again
 // for each block, so that blocks with them are taller.
@@ -15,7 +17,11 @@ block_sizes choose_sizes(const List& list, const problem& p, const tuning& wish)
   const reach &before = list.logits_reach, &behind = list.probs_reach;
   const index halo = before.rows_above + behind.rows_above;
   const index aside = before.older + before.newer + behind.older + behind.newer;
-  index keys = list.heads_mixed * static_cast<index>(sizeof(T)) > 8 * 4 ? 64 : 128;
+  // Long panels save the second product loads and stores; where all rows of a block wait for each
+  // other, their entries fill the cache instead.
+  const bool whole = halo + aside > 0 || list.heads_mixed > 1;
+  index keys = whole ? usual_panel : index{1024} / static_cast<index>(sizeof(T));
+  if (list.heads_mixed * static_cast<index>(sizeof(T)) > 8 * 4) keys = 64;
   // A wish for more than there is must not cost memory.
   if (wish.panel > 0) keys = (std::min)(wish.panel, (std::max)(index{1}, p.S));
   const index a_row = list.heads_mixed * (keys + aside + p.D + p.Dv);
@@ -35,6 +41,7 @@ block_sizes choose_reverse_sizes(const List& list, const problem& p, const tunin
   block_sizes sizes = choose_sizes<T>(list, p, wish);
   const bool halo = list.logits_reach.rows_above + list.probs_reach.rows_above > 0;
   if (list.prune.tolerance > 0) return sizes;
+  if (wish.panel == 0) sizes.panel = (std::min)(sizes.panel, usual_panel);
   if (wish.rows == 0 && !halo && list.heads_mixed == 1) sizes.rows *= 2;
   sizes.strip *= 2;
   return sizes;
