@@ -7,6 +7,7 @@
 
 #include "allocations.hpp"
 #include "catch.hpp"
+#include "heed/mechanisms/mta.hpp"
 #include "heed/mechanisms/rope.hpp"
 #include "heed/reference/attend.hpp"
 #include "random_problem.hpp"
@@ -204,26 +205,32 @@ TEST_CASE("requests out of range throw and change nothing") {
   CHECK(all.attend(c, 0, 10, 15) < 4e-6);
 }
 
-TEST_CASE("steps within the capacity allocate nothing") {
+TEST_CASE("steps within the capacity allocate nothing, in one sweep or two") {
   const conversations all(200);
   heed::cache_shape shape = all.shape();
   shape.capacity = 200;
-  cache_type c = all.cache(shape);
-  const std::size_t bytes = c.bytes();
-  all.append(c, 0, 0, 100);
-  twin<4> out({1, 1, all.H, all.Dv}, layout::contiguous);
-  const auto step = [&](heed::index t) {
-    all.append(c, 0, t, t + 1);
-    c.attend(0, all.part(all.q, 0, t, t + 1), out.view<float>());
+  const auto decode = [&](auto& c) {
+    twin<4> out({1, 1, all.H, all.Dv}, layout::contiguous);
+    const auto step = [&](heed::index t) {
+      c.append(0, all.part(all.k, 0, t, t + 1), all.part(all.v, 0, t, t + 1));
+      c.attend(0, all.part(all.q, 0, t, t + 1), out.view<float>());
+    };
+    const std::size_t bytes = c.bytes();
+    for (heed::index t = 0; t < 102; ++t) step(t);
+    const long before = heed_test::allocations;
+    for (heed::index t = 102; t < 200; ++t) step(t);
+    CHECK(heed_test::allocations == before);
+    CHECK(c.bytes() == bytes);
+    c.fork(0, 1);
+    CHECK(heed_test::allocations == before);
   };
-  step(100);
-  step(101);
-  const long before = heed_test::allocations;
-  for (heed::index t = 102; t < 200; ++t) step(t);
-  CHECK(heed_test::allocations == before);
-  CHECK(c.bytes() == bytes);
-  c.fork(0, 1);
-  CHECK(heed_test::allocations == before);
+  cache_type once = all.cache(shape);
+  decode(once);
+  const std::vector<float> weights(static_cast<std::size_t>(all.H * 9), 0.1F);
+  const heed::conv<float> conv{.kernel = {weights.data(), {all.H, 3, 3}}};
+  heed::KvCache<float, heed::conv<float>, heed::after<heed::conv<float>>> twice(
+      shape, {.tuning = {0, 1}}, conv, heed::after{conv});
+  decode(twice);
 }
 
 TEST_CASE("a stream gives back what it was given, or says why not") {

@@ -10,10 +10,11 @@
 
 namespace heed_test {
 
-// Sizes down to 3, so that small problems have many blocks and panels.
-inline constexpr std::array<heed::tuning, 5> all_tunings{heed::tuning{}, heed::tuning{3, 3},
-                                                         heed::tuning{5, 7}, heed::tuning{16, 64},
-                                                         heed::tuning{13, 16}};
+// Sizes down to 3, so that small problems have many blocks and panels, and room for the logits of
+// all, none or some of them.
+inline constexpr std::array<heed::tuning, 5> all_tunings{
+    heed::tuning{}, heed::tuning{3, 3}, heed::tuning{5, 7, 1}, heed::tuning{16, 64},
+    heed::tuning{13, 16, 20000}};
 
 // How far float and double may be from the double reference, relative to the largest value.
 template <class T>

@@ -151,8 +151,9 @@ std::vector<T> output(const heed::problem& p) {
 // Random problems and tunings: heed::attend and the reference agree.
 template <class T, class... Stages>
 void check_list(index heads, const Stages&... stages) {
-  static constexpr std::array tunings{heed::tuning{3, 3}, heed::tuning{5, 3}, heed::tuning{4, 7},
-                                      heed::tuning{16, 64}, heed::tuning{}};
+  static constexpr std::array tunings{heed::tuning{3, 3}, heed::tuning{5, 3, 1},
+                                      heed::tuning{4, 7, 4000}, heed::tuning{16, 64},
+                                      heed::tuning{}};
   for (std::uint64_t seed = 1; seed <= 80; ++seed) {
     heed_test::random_problem x(seed,
                                 {.longest = seed % 8 == 0 ? 150 : 40, .heads_multiple = heads});
@@ -166,7 +167,7 @@ void check_list(index heads, const Stages&... stages) {
                                     x.v.template read<double>(), e, {.mask = x.mask, .lse = el},
                                     stages...);
     for (const heed::tuning& t : tunings) {
-      CAPTURE(t.rows, t.panel);
+      CAPTURE(t.rows, t.panel, t.kept);
       std::vector<T> found = output<T>(p), lse_found(lse_expected.size());
       const heed::tensor_view<T, 4> f(found.data(), {p.B, p.T, p.Hq, p.Dv});
       const heed::tensor_view<T, 3> fl(lse_found.data(), {p.B, p.T, p.Hq});

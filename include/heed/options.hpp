@@ -13,6 +13,9 @@ namespace heed::inline HEED_ABI {
 struct tuning {
   index rows = 0;   // query rows in a block
   index panel = 0;  // keys in a panel
+  // Bytes of logits that each worker keeps where stages after softmax ask for two sweeps: what does
+  // not fit is computed twice. Heed's own choice is 8 MB.
+  index kept = 0;
 };
 
 template <class T>

@@ -236,29 +236,97 @@ TEMPLATE_TEST_CASE("a sink joins the sum alone", "[kernel][softmax]", float, dou
   }
 }
 
-TEMPLATE_TEST_CASE("exp_strip with final log-sum-exps", "[kernel][softmax]", float, double) {
+TEMPLATE_TEST_CASE("measure_strip finds what softmax_strip finds, and leaves the logits",
+                   "[kernel][softmax]", float, double) {
   using T = TestType;
-  const heed::index cols = lanes<T> + 3, ld = k::round_up(cols, lanes<T>);
-  std::vector<T> x(static_cast<std::size_t>(3 * ld), nan_of<T>);
-  for (heed::index r = 0; r < 3; ++r) {
-    for (heed::index c = 0; c < cols; ++c) {
-      x[static_cast<std::size_t>(r * ld + c)] =
-          r == 1 || c == 2 ? -infinity<T> : T(c) * T(-1.5) + T(3);
+  std::mt19937 engine(5);
+  std::normal_distribution<double> normal;
+  const heed::index rows = 19, cols = 5 * lanes<T> + 3;
+  const heed::index ld = k::round_up(cols, lanes<T>) + 1, ldk = ld + 2;
+  for (const double level : {0.0, 30.0, 2e6}) {
+    rows_under_test<T> tested(rows), online(rows);
+    for (int panel = 0; panel < 3; ++panel) {
+      std::vector<T> x, logits(static_cast<std::size_t>(rows * ld), nan_of<T>), kept;
+      for (heed::index n = 0; n < rows * cols; ++n) {
+        const bool hidden = n / cols == 7 || n % 11 == 0;
+        x.push_back(hidden ? -infinity<T> : static_cast<T>(normal(engine) * 10 + level));
+      }
+      x[static_cast<std::size_t>(3 * cols)] = panel == 1 ? nan_of<T> : T(0);
+      for (heed::index n = 0; n < rows * cols; ++n) {
+        logits[static_cast<std::size_t>(n / cols * ld + n % cols)] = x[static_cast<std::size_t>(n)];
+      }
+      kept.assign(static_cast<std::size_t>(rows * ldk), T(7));
+      online.panel(x, std::vector<T>(static_cast<std::size_t>(3 * cols)), cols);
+      k::measure_strip<arch>(logits.data(), ld, rows, cols, tested.state(),
+                             panel == 2 ? nullptr : kept.data(), ldk);
+      heed::index changed = 0;
+      for (heed::index n = 0; n < rows * cols; ++n) {
+        const T was = x[static_cast<std::size_t>(n)];
+        const T left = logits[static_cast<std::size_t>(n / cols * ld + n % cols)];
+        const T copy = kept[static_cast<std::size_t>(n / cols * ldk + n % cols)];
+        changed +=
+            !(left == was || was != was) + !(copy == (panel == 2 ? T(7) : was) || was != was);
+      }
+      CHECK(changed == 0);
+    }
+    heed::index different = 0;
+    for (heed::index r = 0; r < rows; ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      different += r != 3 && tested.max[at] != online.max[at];
+      different += r != 3 &&
+                   k::reduce_sum<arch>(r, tested.state()) != k::reduce_sum<arch>(r, online.state());
+    }
+    CHECK(different == 0);
+    CHECK(std::isnan(k::reduce_sum<arch>(heed::index{3}, tested.state())));
+    CHECK(tested.max[7] == -infinity<T>);
+  }
+}
+
+TEMPLATE_TEST_CASE("exp_strip with final maxima", "[kernel][softmax]", float, double) {
+  using T = TestType;
+  const double ln2 = std::log(2.0);
+  const double unit = static_cast<double>(std::numeric_limits<T>::epsilon());
+  for (const heed::index cols : {lanes<T> + 3, 6 * lanes<T>, 7 * lanes<T> - 1}) {
+    const heed::index ld = k::round_up(cols, lanes<T>), ldt = ld + 3;
+    // Of a row whose maximum is no whole number of octaves, too.
+    for (const double top : {6 * ln2, -200 * ln2, 3e6}) {
+      std::vector<T> x(static_cast<std::size_t>(3 * ld), nan_of<T>);
+      std::vector<T> to(static_cast<std::size_t>(3 * ldt), T(7));
+      for (heed::index r = 0; r < 3; ++r) {
+        for (heed::index c = 0; c < cols; ++c) {
+          x[static_cast<std::size_t>(r * ld + c)] =
+              r == 1 || c == 2 ? -infinity<T> : static_cast<T>(top) - T(c) * T(1.5) + T(3);
+        }
+      }
+      const std::vector<T> max = {static_cast<T>(top), -infinity<T>, nan_of<T>};
+      const std::vector<T> factor = {T(0.75), T(0), T(1)};
+      k::exp_strip<arch>(x.data(), ld, heed::index{3}, cols, max.data(), factor.data(), to.data(),
+                         ldt);
+      for (heed::index c = 0; c < ldt; ++c) {
+        const auto p = static_cast<double>(to[static_cast<std::size_t>(c)]);
+        if (c >= ld) {
+          CHECK(p == 7);
+        } else if (c >= cols || c == 2) {
+          CHECK(p == 0);
+        } else {
+          const auto difference =
+              static_cast<double>(x[static_cast<std::size_t>(c)]) - static_cast<double>(max[0]);
+          const double exact = 0.75 * std::exp(difference);
+          const double size = 4 + std::abs(top) + std::abs(difference);
+          CHECK(std::abs(p - exact) <= exact * unit * size + 1e-37);
+        }
+        if (c < ld) CHECK(to[static_cast<std::size_t>(ldt + c)] == 0);
+      }
+      CHECK(std::isnan(to[static_cast<std::size_t>(2 * ldt)]));
+      if (ld > cols) CHECK(to[static_cast<std::size_t>(2 * ldt + cols)] == 0);
+      // In place.
+      k::exp_strip<arch>(x.data(), ld, heed::index{3}, cols, max.data(), factor.data(), x.data(),
+                         ld);
+      for (heed::index c = 0; c < ld; ++c) {
+        CHECK(x[static_cast<std::size_t>(c)] == to[static_cast<std::size_t>(c)]);
+      }
     }
   }
-  const std::vector<T> lse = {T(4), -infinity<T>, nan_of<T>};
-  const std::vector<T> share = {T(0.75), T(1), T(1)};
-  k::exp_strip<arch>(x.data(), ld, heed::index{3}, cols, lse.data(), share.data());
-  for (heed::index c = 0; c < ld; ++c) {
-    const T p = x[static_cast<std::size_t>(c)];
-    if (c >= cols || c == 2) {
-      CHECK(p == 0);
-    } else {
-      CHECK(p == Catch::Approx(0.75 * std::exp(-1.5 * static_cast<double>(c) - 1)).epsilon(1e-6));
-    }
-    CHECK(x[static_cast<std::size_t>(ld + c)] == 0);
-  }
-  CHECK(std::isnan(x[static_cast<std::size_t>(2 * ld)]));
 }
 
 TEMPLATE_TEST_CASE("fill_columns fills its range only", "[kernel][softmax]", float, double) {

@@ -187,6 +187,7 @@ class cache_attend {
   // Long panels for few rows: what is done once a panel costs time in which memory idles.
   block_sizes sizes_for(const station& s) const {
     block_sizes sizes = choose_sizes<T>(s.list, s.call, wish_);
+    sizes.keys = s.queries.store->capacity();  // so that steps within it allocate nothing
     if (few(s) && wish_.panel == 0) {
       const index lines = s.queries.rows * unit_heads_;
       sizes.panel = (std::clamp)(32 / lines, index{4}, index{32}) * cache_chunk;

@@ -61,12 +61,12 @@ struct octaves {
   static constexpr T base = has_scalef<T, Arch> ? T(0) : magic;
   v shift, floor;
 
-  // x becomes its exponentials, N vectors in step: each alone is a chain of a dozen operations,
-  // which fills the processor's window before the next one starts. Returns their sum.
+  // The exponentials of N vectors in step: each alone is a chain of a dozen operations, which fills
+  // the processor's window before the next one starts.
   template <int N>
-  HEED_INLINE v replace(T* logits) const {
+  HEED_INLINE void find(const T* logits, v (&p)[N]) const {
     constexpr index w = width<T, Arch>;
-    v x[N], shifted[N], p[N];
+    v x[N], shifted[N];
     const auto each = [&](auto&& f) HEED_INLINE_LAMBDA { unroll<N>(f); };
     const auto polynomial = [&](const auto& series) HEED_INLINE_LAMBDA {
       constexpr int terms = static_cast<int>(std::extent_v<std::remove_cvref_t<decltype(series)>>);
@@ -101,9 +101,6 @@ struct octaves {
         p[i] *= bits_as<T>(bits_as<integer_of<T>>(shifted[i]) << c::mantissa_bits);
       });
     }
-    each([&](auto i) HEED_INLINE_LAMBDA { store_vec<Arch>(logits + i * w, p[i]); });
-    if constexpr (N == 4) return (p[0] + p[1]) + (p[2] + p[3]);
-    if constexpr (N == 1) return p[0];
   }
 };
 
@@ -168,22 +165,6 @@ HEED_NOINLINE void leave_out(T c, index r, const softmax_rows<T>& state) {
   scale_row<Arch>(state.out + r * state.ldo, state.dv, factor);
 }
 
-// Rows of a group in which a maximum is too large for whole octaves, or NaN: differences first.
-template <class Arch, class T>
-HEED_NOINLINE void softmax_far_row(T* x, index cols, T m, T* sum) {
-  constexpr index w = width<T, Arch>;
-  using o = octaves<T, Arch>;
-  const bool unseen = m == -std::numeric_limits<T>::infinity();
-  const T reference = unseen ? T(0) : o::near(m) ? o::whole(m) * exp_constants<T>::ln2 : m;
-  vec<T, Arch> total = load_vec<Arch>(sum);
-  for (index c = 0; c < cols; c += w) {
-    const vec<T, Arch> p = exp<Arch>(load_vec<Arch>(x + c) - vec<T, Arch>(reference));
-    store_vec<Arch>(x + c, p);
-    total += p;
-  }
-  store_vec<Arch>(sum, total);
-}
-
 // Row[from, to) = value, in whole vectors counted from the start of the row, so that the vector
 // loads that follow need not wait for many small stores. Rewrites, as they are, the elements that
 // share a vector with an end: those must be readable and writable.
@@ -203,16 +184,59 @@ HEED_INLINE void fill_columns(T* row, index from, index to, T value) {
   }
 }
 
-// The exponentials of up to 16 rows whose maxima are settled.
-template <class Arch, class T>
-HEED_INLINE void softmax_group(T* logits, index ld, index rows, index used, const T* max, T* sum) {
+// Softmax in one sweep over the keys, or in two.
+enum class pass {
+  online,   // softmax and values in one go
+  measure,  // row maximum and sum only
+  weigh,    // probabilities from these, stages after softmax, values
+};
+
+// What becomes of the exponentials of some rows.
+template <pass Which, class T>
+struct exponentials_use {
+  T* sum;           // [rows][width], online and measure: it grows by them
+  T* to;            // [rows x cols], row stride ld, online and weigh: they are written there
+  const T* factor;  // [rows], weigh: after they have been multiplied by this
+  index ld;
+
+  // N vectors of row r, from column c on; total is the row's sum.
+  template <int N, class Arch>
+  HEED_INLINE void take(const vec<T, Arch> (&p)[N], index r, index c, vec<T, Arch>& total) const {
+    unroll<N>([&](auto i) HEED_INLINE_LAMBDA {
+      T* at = to + r * ld + c + i * width<T, Arch>;
+      if constexpr (Which == pass::online) store_vec<Arch>(at, p[i]);
+      if constexpr (Which == pass::weigh) store_vec<Arch>(at, p[i] * vec<T, Arch>(factor[r]));
+    });
+    if constexpr (N == 4) total += (p[0] + p[1]) + (p[2] + p[3]);
+    if constexpr (N == 1) total += p[0];
+  }
+};
+
+// A row in a group of which a maximum is too large for whole octaves, or NaN: differences first.
+template <class Arch, class T, class Use>
+HEED_NOINLINE vec<T, Arch> softmax_far_row(const T* x, index cols, T m, index r, const Use& use) {
+  using v = vec<T, Arch>;
+  using o = octaves<T, Arch>;
+  const bool unseen = m == -std::numeric_limits<T>::infinity();
+  const T reference = unseen ? T(0) : o::near(m) ? o::whole(m) * exp_constants<T>::ln2 : m;
+  v total(T(0));
+  for (index c = 0; c < cols; c += width<T, Arch>) {
+    const v p[1] = {exp<Arch>(load_vec<Arch>(x + c) - v(reference))};
+    use.take(p, r, c, total);
+  }
+  return total;
+}
+
+// The exponentials of up to 16 rows from row `first` on, whose maxima are settled.
+template <class Arch, pass Which, class T>
+HEED_INLINE void softmax_group(const T* logits, index ld, index first, index rows, index cols,
+                               const T* max, const exponentials_use<Which, T>& use) {
   using v = vec<T, Arch>;
   using o = octaves<T, Arch>;
   constexpr index w = width<T, Arch>;
-  const index cols = round_up(used, w);
   // The rows' constants, in vectors; as numbers in memory each costs a row one load.
   T shift[16] = {}, floor[16];
-  for (index r = 0; r < rows; ++r) shift[r] = max[r];
+  for (index r = 0; r < rows; ++r) shift[r] = max[first + r];
   bool all_near = true;
   unroll<16 / w>([&](auto i) HEED_INLINE_LAMBDA {
     const v seen = load_vec<Arch>(shift + i * w);
@@ -223,21 +247,64 @@ HEED_INLINE void softmax_group(T* logits, index ld, index rows, index used, cons
     store_vec<Arch>(shift + i * w, v(o::base) - octave);
     store_vec<Arch>(floor + i * w, m - v(o::depth));
   });
-  if (!all_near) {
-    for (index r = 0; r < rows; ++r) {
-      softmax_far_row<Arch>(logits + r * ld, cols, max[r], sum + r * w);
-      if (used < cols) fill_columns<Arch>(logits + r * ld, used, cols, T(0));
+  for (index r = first; r < first + rows; ++r) {
+    const T* x = logits + r * ld;
+    v total(T(0));
+    if (all_near) {
+      const o exponential{v(shift[r - first]), v(floor[r - first])};
+      index c = 0;
+      const auto take = [&](auto count) HEED_INLINE_LAMBDA {
+        v p[decltype(count)::value];
+        exponential.find(x + c, p);
+        use.take(p, r, c, total);
+        c += decltype(count)::value * w;
+      };
+      while (c + 4 * w <= cols) take(std::integral_constant<int, 4>{});
+      while (c < cols) take(std::integral_constant<int, 1>{});
+    } else {
+      total = softmax_far_row<Arch>(x, cols, max[r], r, use);
     }
-    return;
+    if constexpr (Which != pass::weigh) {
+      store_vec<Arch>(use.sum + r * w, load_vec<Arch>(use.sum + r * w) + total);
+    }
   }
+}
+// The same of any number of rows.
+template <class Arch, pass Which, class T>
+HEED_INLINE void softmax_groups(const T* logits, index ld, index rows, index cols, const T* max,
+                                const exponentials_use<Which, T>& use) {
+  constexpr index group = 16;
+  for (index first = 0; first < rows; first += group) {
+    softmax_group<Arch>(logits, ld, first, (std::min)(group, rows - first), cols, max, use);
+  }
+}
+
+// Columns from cols to round_up(cols, width) of all rows become `value`.
+template <class Arch, class T>
+HEED_INLINE void fill_rest(T* rows_at, index ld, index rows, index cols, T value) {
+  const index end = round_up(cols, width<T, Arch>);
+  for (index r = 0; r < rows && cols < end; ++r) {
+    fill_columns<Arch>(rows_at + r * ld, cols, end, value);
+  }
+}
+
+// Raises the maxima of rows where a logit exceeds it by more than 8 ln 2. Columns from cols to
+// round_up(cols, width) become -inf. Unless `copy` is null, all goes there, too.
+template <class Arch, class T>
+HEED_INLINE void raise_maxima(T* logits, index ld, index rows, index cols,
+                              const softmax_rows<T>& state, T* copy, index ld_copy) {
+  using v = vec<T, Arch>;
+  fill_rest<Arch>(logits, ld, rows, cols, -std::numeric_limits<T>::infinity());
   for (index r = 0; r < rows; ++r) {
-    T* x = logits + r * ld;
-    const o exponential{v(shift[r]), v(floor[r])};
-    v total = load_vec<Arch>(sum + r * w);
-    index c = 0;
-    for (; c + 4 * w <= cols; c += 4 * w) total += exponential.template replace<4>(x + c);
-    for (; c < cols; c += w) total += exponential.template replace<1>(x + c);
-    store_vec<Arch>(sum + r * w, total);
+    v top(-std::numeric_limits<T>::infinity());
+    for (index c = 0; c < cols; c += width<T, Arch>) {
+      const v x = load_vec<Arch>(logits + r * ld + c);
+      top = larger(top, x);
+      if (copy != nullptr) store_vec<Arch>(copy + r * ld_copy + c, x);
+    }
+    if (!xsimd::all(top <= v(state.max[r] + octaves<T, Arch>::slack))) {
+      raise_max<Arch>(top, r, state);
+    }
   }
 }
 
@@ -250,44 +317,30 @@ HEED_INLINE void softmax_group(T* logits, index ld, index rows, index used, cons
 template <class Arch, class T>
 inline void softmax_strip(T* logits, index ld, index rows, index cols,
                           const softmax_rows<T>& state) {
-  using v = vec<T, Arch>;
-  using o = octaves<T, Arch>;
-  constexpr index w = width<T, Arch>;
-  constexpr T infinity = std::numeric_limits<T>::infinity();
-  const index padded = round_up(cols, w);
-  if (padded == 0) return;
-  for (index r = 0; r < rows; ++r) {
-    T* x = logits + r * ld;
-    if (cols < padded) fill_columns<Arch>(x, cols, padded, -infinity);
-    v top = load_vec<Arch>(x);
-    for (index c = w; c < padded; c += w) top = larger(top, load_vec<Arch>(x + c));
-    if (!xsimd::all(top <= v(state.max[r] + o::slack))) raise_max<Arch>(top, r, state);
-  }
-  constexpr index group = 16;
-  for (index first = 0; first < rows; first += group) {
-    const index count = rows - first < group ? rows - first : group;
-    softmax_group<Arch>(logits + first * ld, ld, count, cols, state.max + first,
-                        state.sum + first * w);
-  }
+  raise_maxima<Arch>(logits, ld, rows, cols, state, static_cast<T*>(nullptr), 0);
+  softmax_groups<Arch>(logits, ld, rows, cols, state.max,
+                       exponentials_use<pass::online, T>{state.sum, logits, nullptr, ld});
+  fill_rest<Arch>(logits, ld, rows, cols, T(0));  // of a row that is NaN it became NaN
 }
 
-// The second sweep of stages after softmax: x becomes e^(x - lse[row]) in place, with lse the final
-// log-sum-exp of the row less log(share[row]), its rest from rounding. 0 where x or lse is -inf,
-// and in columns from cols to round_up(cols, width).
+// The first of two sweeps: softmax_strip, but the logits stay what they are. Unless `copy` is null
+// they are copied there.
 template <class Arch, class T>
-inline void exp_strip(T* logits, index ld, index rows, index cols, const T* lse, const T* share) {
-  using v = vec<T, Arch>;
-  constexpr index w = width<T, Arch>;
-  constexpr T infinity = std::numeric_limits<T>::infinity();
-  const index padded = round_up(cols, w);
-  for (index r = 0; r < rows; ++r) {
-    T* x = logits + r * ld;
-    if (cols < padded) fill_columns<Arch>(x, cols, padded, -infinity);
-    const v reference(lse[r] == -infinity ? T(0) : lse[r]), rest(share[r]);
-    for (index c = 0; c < padded; c += w) {
-      store_vec<Arch>(x + c, rest * exp_negative<Arch>(load_vec<Arch>(x + c) - reference));
-    }
-  }
+inline void measure_strip(T* logits, index ld, index rows, index cols, const softmax_rows<T>& state,
+                          T* copy, index ld_copy) {
+  raise_maxima<Arch>(logits, ld, rows, cols, state, copy, ld_copy);
+  softmax_groups<Arch>(logits, ld, rows, cols, state.max,
+                       exponentials_use<pass::measure, T>{state.sum, nullptr, nullptr, 0});
+}
+
+// The second of two sweeps: to[row] = factor[row] e^(x - max[row]), max as the first one has left
+// it; 0 in columns from cols to round_up(cols, width). `to` may be where the logits are.
+template <class Arch, class T>
+inline void exp_strip(const T* logits, index ld, index rows, index cols, const T* max,
+                      const T* factor, T* to, index ldt) {
+  softmax_groups<Arch>(logits, ld, rows, cols, max,
+                       exponentials_use<pass::weigh, T>{nullptr, to, factor, ldt});
+  fill_rest<Arch>(to, ldt, rows, cols, T(0));
 }
 
 // The sum of row r.

@@ -4,6 +4,8 @@
 //
 // Stages that act after softmax need exact probabilities, so with them the block is swept twice:
 // once for the log-sum-exp of each row, and once more, from the same first carries, for the rest.
+// The logits of the panels that come last are kept from the first sweep for the second, as far as
+// there is room.
 #pragma once
 
 #include <cmath>
@@ -22,6 +24,8 @@ struct block_sizes {
   index rows;   // query rows of a block, halo rows not counted
   index panel;  // keys of a panel
   index strip;  // rows that go down the pipeline together where no stage looks at other rows
+  index keys;   // that there may be
+  index kept;   // logits that the first of two sweeps may leave to the second
 };
 
 // Values as the products read them: row-major, padded to whole vectors. One per unit.
@@ -81,12 +85,6 @@ class row_block {
     s.scores(p, index{}, index{}, bias);
   };
 
-  enum class pass {
-    online,   // softmax and values in one go
-    measure,  // row maximum and sum only
-    weigh,    // probabilities from the log-sum-exp, stages after softmax, values
-  };
-
  public:
   // Query heads [head, head + heads) of the unit, rows [begin, end) of the sequence.
   row_block(const unit_type& u, index head, index heads, index begin, index end, workspace& scratch)
@@ -136,6 +134,9 @@ class row_block {
     const index height = whole_ ? count_ : (std::min)(count_, u_.sizes.strip);
     ldo_ = (Dv() + W - 1) / W * W;
     bounds_ = scratch_.take<row_bounds>(count_);
+    if (heads_ > 1) {
+      strip_panels_ = scratch_.take<panel_type>((count_ + u_.sizes.strip - 1) / u_.sizes.strip);
+    }
     queries_ = scratch_.take<T>(heads_ * count_ * u_.plans.context.problem.D);
     // Lines of many heads are read together: they must not all fall into one set of the cache.
     constexpr index page = 4096 / static_cast<index>(sizeof(T));
@@ -195,16 +196,34 @@ class row_block {
       sweep(pass::online);
       return;
     }
+    const workspace::scope taken(scratch_);
+    take_kept();
     sweep(pass::measure);
     for (index g = 0; g < heads_; ++g) {
       for (index r = 0; r < count_; ++r) {
-        const total t = total_of(g, r);
         const index at = g * count_ + r;
-        lse_[at] = t.log();
-        share_[at] = static_cast<T>(t.rest(lse_[at]));
+        share_[at] = share_of(total_of(g, r), at);
       }
     }
     sweep(pass::weigh);
+  }
+  void take_kept() {
+    kept_.ld = round_up(u_.sizes.panel, W);
+    kept_.head_stride = (count_ - probs_begin()) * kept_.ld;
+    const index a_panel = heads_ * kept_.head_stride;
+    const index most = (u_.sizes.keys + lag()) / u_.sizes.panel + 3;
+    kept_.panels = (std::min)(most, u_.sizes.kept / a_panel);
+    kept_.data = scratch_.take<T>(kept_.panels * a_panel);
+  }
+  // Turns to panel number n of `count`.
+  void turn_kept(pass which, std::size_t n, std::size_t count) noexcept {
+    const auto left = static_cast<index>(count - n);
+    const bool any = which != pass::online && left <= kept_.panels;
+    kept_.now = any ? kept_.data + (left - 1) * heads_ * kept_.head_stride : nullptr;
+    kept_.ready = any && which == pass::weigh;
+  }
+  T* kept_line(index g, index r) const noexcept {
+    return kept_.now + g * kept_.head_stride + (r - probs_begin()) * kept_.ld;
   }
 
   // What the block's rows are made with.
@@ -233,6 +252,7 @@ class row_block {
       index edge = panels[0].end;
       for (std::size_t n = 0; n < panels.size(); ++n) {
         const key_range& p = panels[n];
+        turn_kept(which, n, panels.size());
         if (p.end < edge) advance(source, logits, probs, p.end, edge);
         sweep_panel(which, source, logits, probs, p.begin, p.end);
         edge = p.begin;
@@ -312,34 +332,40 @@ class row_block {
     return all && any;
   }
 
-  // Moves every carry over keys [begin, end) without logits.
+  // Moves every carry over keys [begin, end) without logits. Where logits are ready, those of place
+  // logits are not needed any more.
   void advance(source_rows& source, logits_rows& logits, probs_rows& probs, index begin,
                index end) {
-    if (const key_range k = clip(begin, end); k.begin < k.end) source.advance(k.begin, k.end);
+    const key_range keys = clip(begin, end);
+    if (keys.begin < keys.end && !kept_.ready) source.advance(keys.begin, keys.end);
     index ahead = 0;
     const auto move = [&](const auto& stage, auto& rows) {
       using Stage = std::remove_cvref_t<decltype(stage)>;
       if (!is_active(stage)) return;
-      if constexpr (has_hook<Stage>(hook::advance)) rows.advance(begin + ahead, end + ahead);
+      if constexpr (has_hook<Stage>(hook::advance)) {
+        if (!kept_.ready || Stage::where == place::probs) rows.advance(begin + ahead, end + ahead);
+      }
       ahead += geometry_of(stage).older_cols;
     };
     for_each_pair(u_.list.logits, logits, move);
     for_each_pair(u_.list.probs, probs, move);
   }
   void enter(source_rows& source, logits_rows& logits, probs_rows& probs, index begin, index end) {
-    if (const key_range k = clip(begin, end); k.begin < k.end) source.enter(k.begin, k.end);
+    const key_range keys = clip(begin, end);
+    if (keys.begin < keys.end && !kept_.ready) source.enter(keys.begin, keys.end);
     index ahead = 0;
     const auto announce = [&](const auto& stage, auto& rows) {
       using Stage = std::remove_cvref_t<decltype(stage)>;
       if (!is_active(stage)) return;
       if constexpr (has_hook<Stage>(hook::enter)) {
-        if (!merged_ || Stage::where != place::logits) rows.enter(begin + ahead, end + ahead);
+        const bool idle = Stage::where == place::logits && (merged_ || kept_.ready);
+        if (!idle) rows.enter(begin + ahead, end + ahead);
       }
       ahead += geometry_of(stage).older_cols;
     };
     for_each_pair(u_.list.logits, logits, announce);
     for_each_pair(u_.list.probs, probs, announce);
-    if (merged_) fill_bias(logits, begin, end);
+    if (merged_ && !kept_.ready) fill_bias(logits, begin, end);
   }
   key_range clip(index begin, index end) const noexcept {
     return {std::max<index>(0, begin), (std::min)(seq().S, end)};
@@ -396,38 +422,38 @@ class row_block {
     const index columns = end - begin;
     trim(p, columns);
     if (p.first >= p.last && !looks_aside()) return;
-    in_strips(p, columns, [&](const panel_type& s) { find_scores(source, s); });
-    if (!merged_ && !(which == pass::online && settled(logits, a, b))) {
-      run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
+    if (!kept_.ready) {
+      each_head(p, columns, [&](const panel_type& s, index g) { find_scores(source, s, g); });
+      if (!merged_ && !(which == pass::online && settled(logits, a, b))) {
+        run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
+      }
     }
+    p.column = begin + u_.list.logits_reach.older;
     p.begin = (std::max)(a, probs_begin());
     if (p.begin >= b) return;
-    in_strips(p, columns, [&](const panel_type& s) {
-      s.hide(-infinity);
-      to_probabilities(which, s);
-      if (which == pass::online) times_values(s);
+    each_head(p, columns, [&](const panel_type& s, index g) {
+      if (g == 0 && !kept_.ready) s.hide(-infinity);
+      to_probabilities(which, s, g);
+      if (which == pass::online) times_values(s, g);
     });
     if (which != pass::weigh) return;
     run_stages(u_.list.probs, probs, p, columns, 0);
     p.begin = (std::max)(a, first_row(0));
-    in_strips(p, columns, [&](const panel_type& s) {
-      s.hide(0);
-      times_values(s);
+    each_head(p, columns, [&](const panel_type& s, index g) {
+      if (g == 0) s.hide(0);
+      times_values(s, g);
     });
   }
-  void find_scores(const source_rows& source, const panel_type& s) const {
+  void find_scores(const source_rows& source, const panel_type& s, index g) const {
+    const T* bias = merged_ ? bias_ + g * ld_ + s.first : nullptr;
     if constexpr (reads_for_many_heads) {
       const index group = u_.plans.context.problem.group();
       if (count_ == 1 && heads_ % group == 0 && (group == 1 || !merged_)) {
-        for (index g = 0; g < heads_; g += group) {
-          source.scores(s, g, group, merged_ ? bias_ + g * ld_ + s.first : nullptr);
-        }
+        if (g % group == 0) source.scores(s, g, group, bias);
         return;
       }
     }
-    for (index g = 0; g < heads_; ++g) {
-      source.scores(s, g, merged_ ? bias_ + g * ld_ + s.first : nullptr);
-    }
+    source.scores(s, g, bias);
   }
   // Whether all that stages do to rows [a, b) from here on is left to the softmax's state.
   bool settled(const logits_rows& logits, index a, index b) {
@@ -463,8 +489,23 @@ class row_block {
     });
     return all && sum * 0 == 0;
   }
-  // f(panel) for a few rows at a time, which stay in the first-level cache from one step to the
-  // next, with the columns that these rows see.
+  // f(panel, head) for a few rows at a time, which stay in the first-level cache from one step to
+  // the next, with the columns that these rows see. What f reads of one head's keys or values stays
+  // there too, so that all rows of a head come before those of the next.
+  template <class F>
+  void each_head(const panel_type& p, index columns, F&& f) const {
+    index count = 0;
+    in_strips(p, columns, [&](const panel_type& s) {
+      if (heads_ == 1) {
+        f(s, index{0});
+      } else {
+        std::construct_at(strip_panels_ + count++, s);
+      }
+    });
+    for (index g = 0; g < heads_; ++g) {
+      for (index n = 0; n < count; ++n) f(strip_panels_[n], g);
+    }
+  }
   template <class F>
   void in_strips(panel_type p, index columns, F&& f) const {
     for (const index end = p.end; p.begin < end; p.begin = p.end) {
@@ -545,49 +586,49 @@ class row_block {
     }
   }
 
-  void to_probabilities(pass which, const panel_type& p) {
+  void to_probabilities(pass which, const panel_type& p, index g) {
     const index rows = p.end - p.begin, columns = p.last - p.first;
-    for (index g = 0; g < heads_; ++g) {
-      T* logits = p.line(g, p.begin) + p.first;
-      const index at = g * count_ + p.begin;
-      if (which == pass::weigh) {
-        exp_strip<Arch>(logits, ld_, rows, columns, lse_ + at, share_ + at);
-      } else {
-        softmax_strip<Arch>(logits, ld_, rows, columns,
-                            softmax_rows<T>{max_ + at, sum_ + at * W, out_ + at * ldo_, ldo_,
-                                            which == pass::measure ? 0 : ldo_});
-      }
+    T* logits = p.line(g, p.begin) + p.first;
+    T* kept = kept_.now == nullptr ? nullptr : kept_line(g, p.begin);
+    const index at = g * count_ + p.begin;
+    softmax_rows<T> state{max_ + at, sum_ + at * W, out_ + at * ldo_, ldo_, ldo_};
+    if (which == pass::online) {
+      softmax_strip<Arch>(logits, ld_, rows, columns, state);
+    } else if (which == pass::measure) {
+      state.dv = 0;
+      measure_strip<Arch>(logits, ld_, rows, columns, state, kept, kept_.ld);
+    } else if (kept_.ready) {
+      exp_strip<Arch>(kept, kept_.ld, rows, columns, max_ + at, share_ + at, logits, ld_);
+    } else {
+      exp_strip<Arch>(logits, ld_, rows, columns, max_ + at, share_ + at, logits, ld_);
     }
   }
 
-  void times_values(const panel_type& p) {
+  void times_values(const panel_type& p, index g) {
     const index rows = p.end - p.begin, columns = p.last - p.first;
     const index group = u_.plans.context.problem.group();
+    const index kv = (head_ + g) / group - u_.head / group, key = p.key(p.first);
     if constexpr (reads_for_many_heads) {
       if (count_ == 1 && heads_ % group == 0 && !careful_) {
-        for (index g = 0; g < heads_; g += group) {
-          u_.values.template add_to<Arch>(p.line(g, 0) + p.first, head_stride_,
-                                          (head_ + g) / group - u_.head / group, p.key(p.first),
-                                          columns, out_ + g * ldo_, ldo_, group, Dv());
-        }
+        if ((g + 1) % group != 0) return;
+        const index first = g + 1 - group;
+        u_.values.template add_to<Arch>(p.line(first, 0) + p.first, head_stride_, kv, key, columns,
+                                        out_ + first * ldo_, ldo_, group, Dv());
         return;
       }
     }
-    for (index g = 0; g < heads_; ++g) {
-      const index kv = (head_ + g) / group - u_.head / group, key = p.key(p.first);
-      const T* weights = p.line(g, p.begin) + p.first;
-      T* out = out_ + (g * count_ + p.begin) * ldo_;
-      if (!careful_) {
-        u_.values.template add_to<Arch>(weights, ld_, kv, key, columns, out, ldo_, rows, Dv());
-        continue;
-      }
-      for (index r = 0; r < rows; ++r) {
-        for (index c = 0; c < columns; ++c) {
-          const T weight = weights[r * ld_ + c];
-          if (weight == 0) continue;
-          for (index d = 0; d < Dv(); ++d)
-            out[r * ldo_ + d] += weight * u_.values.element(kv, key + c, d);
-        }
+    const T* weights = p.line(g, p.begin) + p.first;
+    T* out = out_ + (g * count_ + p.begin) * ldo_;
+    if (!careful_) {
+      u_.values.template add_to<Arch>(weights, ld_, kv, key, columns, out, ldo_, rows, Dv());
+      return;
+    }
+    for (index r = 0; r < rows; ++r) {
+      for (index c = 0; c < columns; ++c) {
+        const T weight = weights[r * ld_ + c];
+        if (weight == 0) continue;
+        for (index d = 0; d < Dv(); ++d)
+          out[r * ldo_ + d] += weight * u_.values.element(kv, key + c, d);
       }
     }
   }
@@ -624,12 +665,9 @@ class row_block {
   struct total {
     T max;
     double sum;
-    T log() const { return sum == 0 ? -infinity : static_cast<T>(exact_log()); }
-    // e to what rounding has added to log().
-    double rest(T rounded) const {
-      return sum == 0 ? 1 : std::exp(static_cast<double>(rounded) - exact_log());
+    T log() const {
+      return sum == 0 ? -infinity : static_cast<T>(static_cast<double>(max) + std::log(sum));
     }
-    double exact_log() const { return static_cast<double>(max) + std::log(sum); }
   };
   total total_of(index g, index r) const {
     const index at = g * count_ + r;
@@ -651,9 +689,8 @@ class row_block {
     return t;
   }
 
-  // What a row of out_ is yet to be multiplied by.
+  // What makes probabilities of a row's exponentials.
   T share_of(const total& t, index at) const {
-    if (u_.list.after_softmax) return T(1);
     const T share = t.max == max_[at] ? T(1) : std::exp(max_[at] - t.max);
     return t.sum == 0 ? T(0) : static_cast<T>(share / t.sum);
   }
@@ -665,7 +702,7 @@ class row_block {
         const index at = g * count_ + r;
         T* line = out_ + at * ldo_;
         const total t = total_of(g, r);
-        T factor = share_of(t, at);
+        T factor = u_.list.after_softmax ? T(1) : share_of(t, at);
         if constexpr (stages_follow) {
           scale_row<Arch>(line, Dv(), std::exchange(factor, T(1)));
         }
@@ -722,10 +759,18 @@ class row_block {
   std::size_t swept_ = 0;        // panels that the last sweep took
   seen_keys* strips_ = nullptr;  // where strips go down the pipeline one by one
   row_bounds* bounds_ = nullptr;
+  panel_type* strip_panels_ = nullptr;
   bool* settled_ = nullptr;  // of a strip's first row: its stages are part of shift_ by now
   T *queries_ = nullptr, *panel_ = nullptr, *bias_ = nullptr;
   T *max_ = nullptr, *lse_ = nullptr, *shift_ = nullptr, *sum_ = nullptr, *out_ = nullptr;
-  T* share_ = nullptr;  // where stages act after softmax: what lse_ has lost to rounding
+  T* share_ = nullptr;  // where stages act after softmax
+  struct {
+    T* data = nullptr;  // [panels, the last one first][heads][rows][ld], from the first column that
+                        // a strip sees on
+    index panels = 0, head_stride = 0, ld = 0;
+    T* now = nullptr;    // where the panel at hand is or will be; null: nowhere
+    bool ready = false;  // it is there
+  } kept_;
 };
 
 }  // namespace heed::inline HEED_ABI::kernel

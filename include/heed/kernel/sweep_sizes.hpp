@@ -8,6 +8,10 @@ namespace heed::inline HEED_ABI::kernel {
 
 inline constexpr index usual_panel = 128;
 
+// Bytes of logits that each worker keeps between two sweeps: about its part of the last-level
+// cache.
+inline constexpr index kept_bytes = index{8} << 20;
+
 // Rows and panel so that what one panel of all its heads touches (entries, queries, outputs)
 // stays in the second-level cache. Rows that stages read above a block's own are computed again
 // for each block, so that blocks with them are taller.
@@ -20,8 +24,9 @@ block_sizes choose_sizes(const List& list, const problem& p, const tuning& wish)
   // Long panels save the second product loads and stores; where all rows of a block wait for each
   // other, their entries fill the cache instead.
   const bool whole = halo + aside > 0 || list.heads_mixed > 1;
-  index keys = whole ? usual_panel : index{1024} / static_cast<index>(sizeof(T));
-  if (list.heads_mixed * static_cast<index>(sizeof(T)) > 8 * 4) keys = 64;
+  const index entry = list.heads_mixed * static_cast<index>(sizeof(T));
+  index keys = index{1024} / static_cast<index>(sizeof(T));
+  if (whole) keys = entry <= 8 ? 2 * usual_panel : entry <= 64 ? usual_panel : usual_panel / 2;
   // A wish for more than there is must not cost memory.
   if (wish.panel > 0) keys = (std::min)(wish.panel, (std::max)(index{1}, p.S));
   const index a_row = list.heads_mixed * (keys + aside + p.D + p.Dv);
@@ -30,7 +35,8 @@ block_sizes choose_sizes(const List& list, const problem& p, const tuning& wish)
   index rows = std::clamp(budget / a_row - halo, strip, halo > 0 ? 10 * strip : 8 * strip);
   rows = rows / strip * strip;
   if (wish.rows > 0) rows = (std::min)(wish.rows, (std::max)(index{1}, p.T));
-  return {rows, keys, strip};
+  const index kept = (wish.kept > 0 ? wish.kept : kept_bytes) / static_cast<index>(sizeof(T));
+  return {rows, keys, strip, p.S, kept};
 }
 
 // As the forward sweep's where that may leave panels out: the same ones are left out here. Else

@@ -7,7 +7,8 @@
 //
 // Kernels start as the identity or at random: kernel_init.hpp. A stage whose tensor is a default
 // view is not there and costs nothing, so that one list serves layers with and without it.
-// Cost: with any stage after softmax the scores are computed twice; nothing of size T x S exists.
+// Cost: with any stage after softmax the logits are computed twice, but for those that fit some
+// megabytes (options.hpp, tuning); nothing of size T x S exists.
 // Golovneva et al., Multi-Token Attention, arXiv 2504.00927.
 #pragma once
 
