@@ -111,7 +111,7 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
     const auto& shape = layout.chunk;
     const index D = shape.D, Dp = shape.padded_D(), Cp = shape.padded_tokens();
     const index start = at.chunk * cache_chunk, local = at.chunk % chunks;
-    const T* data = area(g, at.chunk).data;
+    const auto chunk = layout.at(static_cast<const T*>(area(g, at.chunk).data), local);
     const T* q = queries_ + (g * count_ + at.begin) * D;
     T* along = along_ + (g * count_ + at.begin) * Cp;
     T* walked = walked_ + (g * count_ + at.begin) * Dp;
@@ -122,19 +122,18 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
     }
     if (!plain(g, at.chunk)) {
       for (index r = 0; r < rows; ++r) {
-        pass_chunk_backwards<Arch>(shape, data + layout.keys(local), data + layout.solved(local),
-                                   token(at.begin + r) - start, walked + r * Dp, along + r * Cp);
+        pass_chunk_backwards<Arch>(shape, chunk, token(at.begin + r) - start, walked + r * Dp,
+                                   along + r * Cp);
       }
       return;
     }
     const index depth = token(at.end - 1) - start + 1;
-    times_packed<Arch>(q, D, data + layout.minus_w(local), D, along, Cp, rows, depth);
+    times_packed<Arch>(q, D, chunk.minus_w, D, along, Cp, rows, depth);
     for (index r = 0; r < rows; ++r) {
       for (index s = token(at.begin + r) - start + 1; s < Cp; ++s) along[r * Cp + s] = T(0);
     }
     if (start > 0) {
-      product<Arch>(along, Cp, data + layout.solved(local), shape.ld(), walked, Dp, rows, D, depth,
-                    start::add);
+      product<Arch>(along, Cp, chunk.y, Dp, walked, Dp, rows, D, depth, start::add);
     }
   }
 
@@ -208,14 +207,13 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
       }
       return;
     }
-    const T* data = area(g, at.chunk).data;
-    const index first = p.key(p.first) - start, local = at.chunk % chunks;
-    times_area_keys(p, g, bias, queries_ + (g * count_ + begin) * D, D, data + layout.keys(local),
-                    first, begin, end, last);
-    const T* solved = data + layout.solved(local) + shape.padded_D();
-    product<Arch>(along + first, Cp, solved + first * shape.ld() + first, shape.ld(),
-                  p.line(g, begin) + p.first, p.row_stride, end - begin, last - p.first,
-                  token(end - 1) - start + 1 - first, start::add);
+    const index first = p.key(p.first) - start;
+    const auto chunk = layout.at(area(g, at.chunk).data, at.chunk % chunks);
+    times_area_keys(p, g, bias, queries_ + (g * count_ + begin) * D, D, chunk.keys, first, begin,
+                    end, last);
+    product<Arch>(along + first, Cp, chunk.m + first * Cp + first, Cp, p.line(g, begin) + p.first,
+                  p.row_stride, end - begin, last - p.first, token(end - 1) - start + 1 - first,
+                  start::add);
   }
 
   const cached_path* source_;

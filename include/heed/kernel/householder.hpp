@@ -17,8 +17,8 @@
 
 namespace heed::inline HEED_ABI::kernel {
 
-// Extents of what a chunk of tokens is stored in. Keys and -w are packed as columns, Y and M stand
-// side by side, one row a token.
+// Extents of what a chunk of tokens is stored in. Keys and -w are packed as columns; Y and M have
+// one row a token.
 template <class T, class Arch>
 struct chunk_shape {
   static constexpr index strip = strip_width<T, Arch>;
@@ -29,7 +29,8 @@ struct chunk_shape {
   index padded_tokens() const noexcept { return round_up(tokens, width<T, Arch>); }
   index ld() const noexcept { return padded_D() + padded_tokens(); }
   index columns_size() const noexcept { return packed_columns_size<Arch, T>(tokens, D); }
-  index solved_size() const noexcept { return tokens * ld(); }
+  index y_size() const noexcept { return tokens * padded_D(); }
+  index m_size() const noexcept { return tokens * padded_tokens(); }
   index matrix_size() const noexcept { return D * padded_D(); }
 };
 
@@ -81,7 +82,11 @@ template <class T>
 struct chunk_data {
   T* keys;     // packed columns: the caller's keys, after the input stages
   T* minus_w;  // packed columns: -w
-  T* solved;   // [tokens][ld]: Y, then M
+  // Of a chunk that is not finite: rows of -w in y, and in m the betas.
+  T* y;  // [tokens][padded_D]
+  T* m;  // [tokens][padded_tokens]
+
+  operator chunk_data<const T>() const noexcept { return {keys, minus_w, y, m}; }
 };
 
 // C[rows x cols] += A B[depth x cols] with A [rows x depth] stored as packed columns, from column
@@ -110,58 +115,46 @@ void times_packed(const T* a, index lda, const T* b, index D, T* c, index ldc, i
   }
 }
 
-// Fills chunk.solved from rows [tokens][padded_D] of -w and from chunk.keys and chunk.minus_w.
-// scratch: [tokens][padded_tokens].
+// Fills chunk.y and chunk.m from rows [tokens][padded_D] of -w and from chunk.keys and
+// chunk.minus_w. scratch: [tokens][padded_tokens].
 template <class T, class Arch>
 void solve_chunk(const chunk_shape<T, Arch>& shape, const chunk_data<T>& chunk, const T* minus_w,
                  const T* beta, T* scratch) {
-  const index ld = shape.ld(), Dp = shape.padded_D(), Cp = shape.padded_tokens();
-  for (index a = 0; a < shape.tokens; a += triangular_block) {
-    const index b = (std::min)(shape.tokens, a + triangular_block);
-    const index cols = (std::min)(Cp, round_up(b, width<T, Arch>));
-    const T* rows = minus_w + a * Dp;
-    times_packed<Arch>(rows, Dp, chunk.minus_w, shape.D, scratch + a * Cp, Cp, b - a, cols);
-    times_packed<Arch>(rows, Dp, chunk.keys, shape.D, chunk.solved + a * ld + Dp, ld, b - a, cols);
-  }
-  for (index s = 0; s < shape.tokens; ++s) {
-    const T factor = -beta[s];
-    T *n = scratch + s * Cp, *y = chunk.solved + s * ld, *m = y + Dp;
-    for (index t = 0; t < s; ++t) {
-      n[t] *= factor;
-      m[t] *= factor;
-    }
-    for (index t = s; t < Cp; ++t) m[t] = T(0);
-    for (index d = 0; d < Dp; ++d) y[d] = minus_w[s * Dp + d] * factor;
-  }
-  solve_unit_lower<Arch>(scratch, Cp, chunk.solved, ld, shape.tokens, Dp, Cp);
-}
-
-// Whether every element of Y is finite: false when some w or beta of the chunk is not.
-template <class T, class Arch>
-bool solved_is_finite(const chunk_shape<T, Arch>& shape, const T* solved) {
-  vec<T, Arch> sum(T(0));
-  for (index s = 0; s < shape.tokens; ++s) {
-    for (index d = 0; d < shape.padded_D(); d += width<T, Arch>) {
-      sum = xsimd::fma(load_vec<Arch>(solved + s * shape.ld() + d), vec<T, Arch>(T(0)), sum);
+  const index C = shape.tokens, Dp = shape.padded_D(), Cp = shape.padded_tokens();
+  for (index s = 0; s < C; ++s) {
+    const vec<T, Arch> factor(-beta[s]);
+    for (index d = s * Dp; d < (s + 1) * Dp; d += width<T, Arch>) {
+      store_vec<Arch>(chunk.y + d, load_vec<Arch>(minus_w + d) * factor);
     }
   }
-  return xsimd::all(sum == vec<T, Arch>(T(0)));
+  // Lower triangles, up to whole vectors.
+  const auto times = [&](const T* columns, T* to) {
+    for (index a = 0; a < C; a += triangular_block) {
+      const index b = (std::min)(C, a + triangular_block);
+      times_packed<Arch>(chunk.y + a * Dp, Dp, columns, shape.D, to + a * Cp, Cp, b - a, b);
+    }
+  };
+  times(chunk.minus_w, scratch);
+  times(chunk.keys, chunk.m);
+  for (index s = 0; s < C; ++s) {
+    for (index t = s; t < Cp; ++t) chunk.m[s * Cp + t] = T(0);
+  }
+  solve_unit_lower<Arch>(scratch, Cp, chunk.y, Dp, C, Dp);
+  solve_unit_lower<Arch>(scratch, Cp, chunk.m, Cp, C, Cp, true);
 }
 
 // A row at token `newest` of a chunk that is not finite, token by token: x, its query, ends at the
-// chunk's start, and scores[s] are those of keys s <= newest. `lines` holds for each token -w and
-// beta, [tokens][ld()], in place of Y and M.
+// chunk's start, and scores[s] are those of keys s <= newest.
 template <class Arch, class T>
-void pass_chunk_backwards(const chunk_shape<T, Arch>& shape, const T* keys, const T* lines,
+void pass_chunk_backwards(const chunk_shape<T, Arch>& shape, const chunk_data<const T>& chunk,
                           index newest, T* x, T* scores) {
   constexpr index strip = strip_width<T, Arch>;
   for (index s = newest; s >= 0; --s) {
-    const T* key = keys + s / strip * strip * shape.D + s % strip;
+    const T* key = chunk.keys + s / strip * strip * shape.D + s % strip;
     T sum = 0;
     for (index d = 0; d < shape.D; ++d) sum += x[d] * key[d * strip];
     scores[s] = sum;
-    const T* line = lines + s * shape.ld();
-    pass_tokens(line, shape.ld(), line + shape.padded_D(), 0, 1, shape.D, x);
+    pass_tokens(chunk.y, shape.padded_D(), chunk.m, s, s + 1, shape.D, x);
   }
 }
 
@@ -174,7 +167,7 @@ void carry_to_chunk_end(const chunk_shape<T, Arch>& shape, const chunk_data<T>& 
   for (index j = 0; j < shape.tokens; j += group) {
     const index within = j % strip;
     add_packed_product<Arch>(chunk.minus_w, shape.D, j, shape.tokens,
-                             chunk.solved + shape.padded_D() + j, shape.ld(),
+                             chunk.m + j, shape.padded_tokens(),
                              ends + (j - within) * shape.D + within, strip, shape.D,
                              (std::min)(group, shape.padded_tokens() - j));
   }
@@ -182,12 +175,13 @@ void carry_to_chunk_end(const chunk_shape<T, Arch>& shape, const chunk_data<T>& 
 
 // The chunk's transformation I - W^T Y, [D][padded_D].
 template <class T, class Arch>
-void form_chunk_matrix(const chunk_shape<T, Arch>& shape, const chunk_data<T>& chunk, T* matrix) {
+void form_chunk_matrix(const chunk_shape<T, Arch>& shape,
+                       const std::type_identity_t<chunk_data<const T>>& chunk, T* matrix) {
   const index Dp = shape.padded_D();
   for (index n = 0; n < shape.matrix_size(); ++n) matrix[n] = T(0);
   for (index d = 0; d < shape.D; ++d) matrix[d * Dp + d] = T(1);
-  add_packed_product<Arch>(chunk.minus_w, shape.D, 0, shape.tokens, chunk.solved, shape.ld(),
-                           matrix, Dp, shape.D, shape.D);
+  add_packed_product<Arch>(chunk.minus_w, shape.D, 0, shape.tokens, chunk.y, Dp, matrix, Dp,
+                           shape.D, shape.D);
 }
 
 }  // namespace heed::inline HEED_ABI::kernel

@@ -95,6 +95,23 @@ inline void pack_columns(const T* keys, index row_stride, index element_stride, 
   }
 }
 
+// Whether n numbers are all finite; n is a multiple of the width.
+template <class Arch, class T>
+inline bool all_finite(const T* x, index n) {
+  using v = vec<T, Arch>;
+  constexpr index w = width<T, Arch>;
+  v sum[4] = {v(T(0)), v(T(0)), v(T(0)), v(T(0))};  // 0 times what is finite
+  const auto add = [&](auto& to, index i) HEED_INLINE_LAMBDA {
+    to = xsimd::fma(load_vec<Arch>(x + i), v(T(0)), to);
+  };
+  index i = 0;
+  for (; i + 4 * w <= n; i += 4 * w) {
+    unroll<4>([&](auto k) HEED_INLINE_LAMBDA { add(sum[k], i + k * w); });
+  }
+  for (; i < n; i += w) add(sum[0], i);
+  return xsimd::all((sum[0] + sum[1]) + (sum[2] + sum[3]) == v(T(0)));
+}
+
 // The reverse of pack_columns: rows[j * row_stride + d] for n keys.
 template <class Arch, class T>
 inline void unpack_columns(const T* packed, index n, index depth, T* rows, index row_stride) {

@@ -55,30 +55,36 @@ struct path_layout {
     index level = 0;
     while (level < levels && (within >> level) % 2 == 0) ++level;
     const index slot = carried(block, level, within >> level);
-    return {edge - (index{1} << level), level, slot, ends(slot),
+    return {edge - (index{1} << level), level, slot, carried_keys(slot),
             matrices() + (edge - 1) * chunk.matrix_size()};
   }
 
-  index keys(index c) const noexcept { return c * record_size(); }
-  index minus_w(index c) const noexcept { return keys(c) + chunk.columns_size(); }
-  index solved(index c) const noexcept { return minus_w(c) + chunk.columns_size(); }
-  // Keys of a whole block at its end: where every key ends up.
-  index ends(index c) const noexcept {
-    return all_chunks * record_size() + c * chunk.columns_size();
+  // Chunk c in the memory of a head.
+  template <class U>
+  chunk_data<U> at(U* head, index c) const noexcept {
+    U* keys = head + c * record_size();
+    U* minus_w = keys + chunk.columns_size();
+    U* y = minus_w + chunk.columns_size();
+    return {keys, minus_w, y, y + chunk.y_size()};
   }
   // Chunks of carried keys in all.
   index slots() const noexcept { return all_chunks + blocks * levels * (chunks() / 2); }
   index total() const noexcept { return matrices() + all_chunks * chunk.matrix_size(); }
 
  private:
-  index record_size() const noexcept { return 2 * chunk.columns_size() + chunk.solved_size(); }
+  index record_size() const noexcept {
+    return 2 * chunk.columns_size() + chunk.y_size() + chunk.m_size();
+  }
   // The slot of a whole block, or of a left child: `number` is odd and counts nodes of its level
   // within the block.
   index carried(index block, index level, index number) const noexcept {
     if (level == levels) return block * chunks();
     return all_chunks + (block * levels + level) * (chunks() / 2) + ((number / 2) << level);
   }
-  index matrices() const noexcept { return ends(slots()); }
+  index carried_keys(index slot) const noexcept {
+    return all_chunks * record_size() + slot * chunk.columns_size();
+  }
+  index matrices() const noexcept { return carried_keys(slots()); }
 };
 
 // The keys that rows of a sequence reach: visible ones are in [first, last), and no path crosses a
@@ -169,9 +175,7 @@ class path_block_builder {
   }
 
  private:
-  chunk_data<T> data(index c) const noexcept {
-    return {head_ + layout_.keys(c), head_ + layout_.minus_w(c), head_ + layout_.solved(c)};
-  }
+  chunk_data<T> data(index c) const noexcept { return layout_.at(head_, c); }
 
   T& dust_of_chunk(index c) const noexcept { return dust_[c % layout_.chunks()]; }
 
@@ -194,42 +198,48 @@ class path_block_builder {
   void solve(index c) {
     const chunk_data<T> chunk = data(c);
     solve_chunk(shape_, chunk, w_rows_, beta_, square_);
-    plain_[c] = solved_is_finite(shape_, chunk.solved);
+    plain_[c] = all_finite<Arch>(chunk.y, shape_.y_size());  // not where some w or beta is not
     if (plain_[c]) return;
-    // Rows of this chunk must not meet what is not finite in newer tokens, and pass it one by one:
-    // they need w as rows, and beta.
-    for (index s = 0; s < shape_.tokens; ++s) {
-      T* line = chunk.solved + s * shape_.ld();
-      copy(w_rows_ + s * shape_.padded_D(), line, shape_.padded_D());
-      line[shape_.padded_D()] = beta_[s];
-    }
+    // Rows of this chunk must not meet what is not finite in newer tokens, and pass it one by one.
+    copy(w_rows_, chunk.y, shape_.y_size());
+    copy(beta_, chunk.m, shape_.tokens);
   }
 
-  // The chunk's keys at its end, and its matrix.
+  using node_type = typename path_layout<T, Arch>::node;
+
+  // Where keys of chunk c go that are carried to the end of a node.
+  T* keys_of(const node_type& node, index c) const noexcept {
+    return head_ + node.keys + (c - node.first_chunk) * shape_.columns_size();
+  }
+
+  // The chunk's matrix, and its keys at its end, as part of the largest node that ends there.
   void seal(index c) {
-    T* ends = head_ + layout_.ends(c);
-    const bool crossed = c * shape_.tokens > reach_.first;
+    T* ends = keys_of(layout_.below(c + 1), c);
     if (plain_[c]) {
       carry_to_chunk_end(shape_, data(c), ends);
-      if (crossed) form_chunk_matrix(shape_, data(c), matrix_);
-      return;
+      if (c * shape_.tokens > reach_.first) form_chunk_matrix(shape_, data(c), matrix_);
+    } else {
+      const index Dp = shape_.padded_D();
+      unpack_columns<Arch>(data(c).keys, shape_.tokens, shape_.D, key_rows_, Dp);
+      for (index j = 0; j < shape_.tokens; ++j) {
+        pass_tokens(w_rows_, Dp, beta_, j + 1, shape_.tokens, shape_.D, key_rows_ + j * Dp);
+      }
+      pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, ends);
+      fill(matrix_, std::numeric_limits<T>::quiet_NaN(), shape_.matrix_size());
     }
-    const index Dp = shape_.padded_D();
-    unpack_columns<Arch>(data(c).keys, shape_.tokens, shape_.D, key_rows_, Dp);
-    for (index j = 0; j < shape_.tokens; ++j) {
-      pass_tokens(w_rows_, Dp, beta_, j + 1, shape_.tokens, shape_.D, key_rows_ + j * Dp);
-    }
-    pack_columns<Arch>(key_rows_, Dp, index{1}, shape_.tokens, shape_.D, ends);
-    fill(matrix_, std::numeric_limits<T>::quiet_NaN(), shape_.matrix_size());
+    remove_dust(ends, c);
+  }
+  void remove_dust(T* keys, index c) const {
+    copy_without_dust<Arch>(keys, keys, shape_.columns_size(), dust_of_chunk(c));
   }
 
   // Joins finished nodes as far as chunk c ends them, like carries in binary counting.
   void merge(index c) {
-    const auto node = layout_.below(c + 1);
+    const node_type node = layout_.below(c + 1);
     index right_begin = c;
     for (index level = 0; level < node.level; ++level) {
-      const auto left = layout_.below(right_begin);
-      if (right_begin * shape_.tokens > reach_.first) carry(left, node.level == layout_.levels);
+      const node_type left = layout_.below(right_begin);
+      if (right_begin * shape_.tokens > reach_.first) carry(left, node);
       right_begin = left.first_chunk;
       if (right_begin * shape_.tokens > reach_.first) {
         multiply(matrix_, head_ + left.matrix, shape_.padded_D(), spare_, shape_.D);
@@ -239,25 +249,19 @@ class path_block_builder {
     if (right_begin * shape_.tokens > reach_.first) {
       copy_without_dust<Arch>(matrix_, head_ + node.matrix, shape_.matrix_size(), dust<T>);
     }
-    if (node.level == layout_.levels) return;
-    for (index n = right_begin; n <= c; ++n) {
-      copy_without_dust<Arch>(head_ + layout_.ends(n),
-                              head_ + node.keys + (n - right_begin) * shape_.columns_size(),
-                              shape_.columns_size(), dust_of_chunk(n));
-    }
   }
-  // The keys of a left child move on to the end of its sibling, whose matrix is at hand.
-  void carry(const typename path_layout<T, Arch>::node& left, bool to_block_end) {
+  // The keys of a left child move on to the end of its sibling, whose matrix is at hand, and so to
+  // the end of the node.
+  void carry(const node_type& left, const node_type& node) {
     constexpr index strip = strip_width<T, Arch>;
-    const index size = shape_.columns_size();
     for (index n = 0; n < index{1} << left.level; ++n) {
-      const T* from = head_ + left.keys + n * size;
-      T* to = head_ + layout_.ends(left.first_chunk + n);
-      for (index at = 0; at < size; at += shape_.D * strip) {
+      const index c = left.first_chunk + n;
+      const T* from = keys_of(left, c);
+      T* to = keys_of(node, c);
+      for (index at = 0; at < shape_.columns_size(); at += shape_.D * strip) {
         multiply(matrix_, from + at, strip, to + at, strip);
       }
-      if (!to_block_end) continue;
-      copy_without_dust<Arch>(to, to, size, dust_of_chunk(left.first_chunk + n));
+      remove_dust(to, c);
     }
   }
   // to[D x cols] = matrix from[D x cols], both with row stride ld.

@@ -194,33 +194,38 @@ class path_source {
       const auto& shape = source_->layout_.chunk;
       const index D = shape.D, Dp = shape.padded_D(), Cp = shape.padded_tokens();
       const index start = run.chunk * shape.tokens;
-      const T* solved = head(g) + source_->layout_.solved(run.chunk);
-      for (index a = run.begin; a < run.end; a += 2 * rows_per_tile) {
-        const index n = (std::min)(index{2 * rows_per_tile}, run.end - a);
-        const T* q = queries_ + (g * count_ + a) * D;
-        T* along = along_ + (g * count_ + a) * Cp;
-        T* walked = walked_ + (g * count_ + a) * Dp;
-        copy_rows<Arch>(q, D, index{1}, n, D, walked, Dp);
-        for (index r = 0; r < n; ++r) {
-          dust_[g * count_ + a + r] = dust_of<Arch>(walked + r * Dp, Dp);
+      const auto chunk = source_->layout_.at(head(g), run.chunk);
+      const index first = g * count_ + run.begin, rows = run.end - run.begin;
+      T *along = along_ + first * Cp, *walked = walked_ + first * Dp;
+      copy_rows<Arch>(queries_ + first * D, D, index{1}, rows, D, walked, Dp);
+      for (index r = 0; r < rows; ++r) dust_[first + r] = dust_of<Arch>(walked + r * Dp, Dp);
+      if (!plain(g, run.chunk)) {
+        for (index r = 0; r < rows; ++r) {
+          pass_chunk_backwards<Arch>(shape, chunk, token(run.begin + r) - start, walked + r * Dp,
+                                     along + r * Cp);
         }
-        if (!plain(g, run.chunk)) {
-          for (index r = 0; r < n; ++r) {
-            pass_chunk_backwards<Arch>(shape, head(g) + source_->layout_.keys(run.chunk), solved,
-                                       token(a + r) - start, walked + r * Dp, along + r * Cp);
-          }
-          continue;
-        }
-        const index depth = token(a + n - 1) - start + 1;
-        times_packed<Arch>(q, D, head(g) + source_->layout_.minus_w(run.chunk), D, along, Cp, n,
-                           depth);
-        for (index r = 0; r < n; ++r) {
-          for (index s = token(a + r) - start + 1; s < Cp; ++s) along[r * Cp + s] = T(0);
-        }
-        if (start > source_->reach_.first) {
-          product<Arch>(along, Cp, solved, shape.ld(), walked, Dp, n, D, depth, start::add);
-        }
+        return;
       }
+      // f(row, rows, depth): a few rows at a time, and the tokens that these cross. The last rows
+      // come first: they cross all that others do, in the order of memory.
+      const auto each = [&](auto&& f) {
+        for (index end = rows, n; end > 0; end -= n) {
+          n = (end - 1) % (2 * rows_per_tile) + 1;
+          f(end - n, n, token(run.begin + end - 1) - start + 1);
+        }
+      };
+      each([&](index r, index n, index depth) {
+        times_packed<Arch>(queries_ + (first + r) * D, D, chunk.minus_w, D, along + r * Cp, Cp, n,
+                           depth);
+      });
+      for (index r = 0; r < rows; ++r) {
+        for (index s = token(run.begin + r) - start + 1; s < Cp; ++s) along[r * Cp + s] = T(0);
+      }
+      if (start <= source_->reach_.first) return;
+      each([&](index r, index n, index depth) {
+        product<Arch>(along + r * Cp, Cp, chunk.y, Dp, walked + r * Dp, Dp, n, D, depth,
+                      start::add);
+      });
     }
     // f(copy, query) for every number of the queries of a walk.
     template <class F>
@@ -243,10 +248,13 @@ class path_source {
         copy_walked(w, [](T* kept, T* query) { *kept = *query; });
       }
       for (index g = 0; g < heads_; ++g) {
-        T* q = walked_ + (g * count_ + begin) * Dp;
-        product<Arch>(q, Dp, head(g) + matrix, Dp, moved_, Dp, rows, shape.D, shape.D, start::zero);
-        for (index r = 0; r < rows; ++r) {
-          copy_without_dust<Arch>(moved_ + r * Dp, q + r * Dp, Dp, dust_[g * count_ + begin + r]);
+        for (index r = begin; r < end; r += rows_at_once) {
+          const index n = (std::min)(rows_at_once, end - r);
+          T* q = walked_ + (g * count_ + r) * Dp;
+          product<Arch>(q, Dp, head(g) + matrix, Dp, moved_, Dp, n, shape.D, shape.D, start::zero);
+          for (index i = 0; i < n; ++i) {
+            copy_without_dust<Arch>(moved_ + i * Dp, q + i * Dp, Dp, dust_[g * count_ + r + i]);
+          }
         }
       }
     }
@@ -294,13 +302,15 @@ class path_source {
         return;
       }
       const index at = p.key(p.first) - start;
-      times_keys(p, g, bias, queries_ + (g * count_ + begin) * D, D,
-                 head(g) + source_->layout_.keys(run.chunk), at, begin, end, last);
-      const index ld = shape.ld();
-      const T* solved = head(g) + source_->layout_.solved(run.chunk) + shape.padded_D();
-      product<Arch>(along + at, Cp, solved + at * ld + at, ld, p.line(g, begin) + p.first,
+      const auto chunk = source_->layout_.at(head(g), run.chunk);
+      times_keys(p, g, bias, queries_ + (g * count_ + begin) * D, D, chunk.keys, at, begin, end,
+                 last);
+      product<Arch>(along + at, Cp, chunk.m + at * Cp + at, Cp, p.line(g, begin) + p.first,
                     p.row_stride, end - begin, last - p.first, newest - start + 1 - at, start::add);
     }
+
+    // Rows whose queries are moved in step, and do not leave the first-level cache meanwhile.
+    static constexpr index rows_at_once = 4 * rows_per_tile;
 
     const path_source* source_ = nullptr;
     const T* queries_ = nullptr;
@@ -309,7 +319,7 @@ class path_source {
     index run_count_ = 0;
     T* along_ = nullptr;   // [heads][count][padded_tokens]
     T* walked_ = nullptr;  // [heads][count][padded_D]: queries at their run's edge
-    T* moved_ = nullptr;   // [count][padded_D]
+    T* moved_ = nullptr;   // [rows_at_once][padded_D]
     T* dust_ = nullptr;    // [heads][count]: what counts as 0 in a row's query
     path_journal<T>* journal_ = nullptr;
   };
@@ -328,7 +338,7 @@ class path_source {
         context.memory.template take<T>(context.heads * context.count * shape.padded_tokens());
     r.walked_ = context.memory.template take<T>(context.heads * context.count * shape.padded_D());
     r.dust_ = context.memory.template take<T>(context.heads * context.count);
-    r.moved_ = context.memory.template take<T>(context.count * shape.padded_D());
+    r.moved_ = context.memory.template take<T>(rows_type::rows_at_once * shape.padded_D());
     r.find_runs();
     for (index g = 0; g < context.heads; ++g) {
       for (index n = 0; n < r.run_count_; ++n) r.meet_chunk(g, r.runs_[n]);

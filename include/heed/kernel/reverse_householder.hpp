@@ -93,7 +93,7 @@ class chunk_adjoint {
       for (index c = 0; c < ld; ++c) line[c] = from[c];
       for (index c = Dp + s; c < ld; ++c) line[c] = T(0);  // M has no such elements
     }
-    solve_unit_lower<Arch>(factors_, Cp, newest_first_, ld, C, ld, index{0});
+    solve_unit_lower<Arch>(factors_, Cp, newest_first_, ld, C, ld);
     // dN = stril(dR Z^T), and of dR only what R has.
     product<Arch>(newest_first_, ld, chunk.solved, Cp, crossed_, Cp, C, C, ld, start::zero);
     for (index r = 0; r < C; ++r) {

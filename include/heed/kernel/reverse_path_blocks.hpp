@@ -114,13 +114,14 @@ class path_head_adjoint {
   // Rows of a chunk's keys and transformations, its compact form transposed.
   template <class Tokens>
   void load(index c, const Tokens& tokens) {
-    const index C = shape().tokens, Dp = shape().padded_D(), ld = shape().ld();
-    const index Cp = shape().padded_tokens();
+    const index C = shape().tokens, Dp = shape().padded_D(), Cp = shape().padded_tokens();
+    const auto from = layout_.at(head_, c);
     const chunk_rows<T> to = chunk(c);
-    copy_keys(head_ + layout_.keys(c), to.keys);
+    copy_keys(from.keys, to.keys);
     load_transformations(layout_, reach_, tokens, c, to.minus_w, to.beta);
-    copy_transposed<Arch>(head_ + layout_.solved(c), ld, C, ld, to.solved, Cp);
-    finite_ = finite_ && plain_[c] && all_finite(to.keys, C * Dp);
+    copy_transposed<Arch>(from.y, Dp, C, Dp, to.solved, Cp);
+    copy_transposed<Arch>(from.m, Cp, C, Cp, to.solved + Dp * Cp, Cp);
+    finite_ = finite_ && plain_[c] && all_finite<Arch>(to.keys, C * Dp);
   }
   // Packed keys of a chunk as rows; what pads them is 0.
   void copy_keys(const T* packed, T* rows) const {
@@ -137,7 +138,7 @@ class path_head_adjoint {
       const index n = c - node.first_chunk;
       T* rows = arrays_.carried + carried(node.slot + n, 0);
       copy_keys(head_ + node.keys + n * shape().columns_size(), rows);
-      finite_ = finite_ && all_finite(rows, C * Dp);
+      finite_ = finite_ && all_finite<Arch>(rows, C * Dp);
     }
     if (start_of(node.first_chunk) <= reach_.first) return;
     T* turned = arrays_.matrices + matrix(edge);
@@ -145,16 +146,8 @@ class path_head_adjoint {
     for (index a = 0; a < D; ++a) {
       for (index d = D; d < Dp; ++d) turned[a * Dp + d] = T(0);
     }
-    finite_ = finite_ && all_finite(turned, D * Dp);
+    finite_ = finite_ && all_finite<Arch>(turned, D * Dp);
   }
-  static bool all_finite(const T* x, index n) noexcept {
-    vec<T, Arch> sum(T(0));
-    for (index i = 0; i < n; i += width<T, Arch>) {
-      sum = xsimd::fma(load_vec<Arch>(x + i), vec<T, Arch>(T(0)), sum);
-    }
-    return xsimd::all(sum == vec<T, Arch>(T(0)));
-  }
-
   void finish_block(index block) {
     const index begin = block * layout_.chunks();
     const index end = (std::min)(begin + layout_.chunks(), sealed_);
@@ -223,7 +216,7 @@ class path_head_adjoint {
   void form_matrix(index first, index level) {
     if (level == 0) {
       if (plain_[first]) {
-        form_chunk_matrix(shape(), data(first), matrix_);
+        form_chunk_matrix(shape(), layout_.at(head_, first), matrix_);
       } else {
         for (index n = 0; n < shape().matrix_size(); ++n) {
           matrix_[n] = std::numeric_limits<T>::quiet_NaN();
@@ -236,10 +229,6 @@ class path_head_adjoint {
     product<Arch>(matrix_, Dp, head_ + layout_.below(middle).matrix, Dp, spare_, Dp, D, D, D,
                   start::zero);
     std::swap(matrix_, spare_);
-  }
-  chunk_data<T> data(index c) const noexcept {
-    T* head = const_cast<T*>(head_);
-    return {head + layout_.keys(c), head + layout_.minus_w(c), head + layout_.solved(c)};
   }
 
   // `sealed`: ends_ holds the gradient of the chunk's keys at its end; dmatrix, if any, that of its
@@ -261,7 +250,7 @@ class path_head_adjoint {
     if (!finite_) hide_keys(chunk, to, sealed ? dends : nullptr);
     if (sealed) adjoint_->carry_grad(chunk, dends, to);
     if (dmatrix != nullptr) adjoint_->matrix_grad(chunk, dmatrix, to);
-    adjoint_->solve_grad(chunk, head_ + layout_.minus_w(c), to);
+    adjoint_->solve_grad(chunk, layout_.at(head_, c).minus_w, to);
   }
   // Keys that no gradient comes to may be anything: they are read as 0.
   void hide_keys(const chunk_rows<T>& chunk, const chunk_rows<T>& to, const T* dends) {

@@ -30,7 +30,7 @@ template <class Arch, class T>
 HEED_NOINLINE void substitute_block(const T* n, index ldn, T* x, index ldx, index cols, index begin,
                                     index end) {
   constexpr index w = width<T, Arch>;
-  constexpr int most = 2 * vectors_per_tile<Arch>;
+  constexpr int most = vectors_per_tile<Arch>;
   index c = 0;
   for (; c + most * w <= cols; c += most * w) {
     substitute_rows<Arch, most>(n, ldn, x + c, ldx, begin, end);
@@ -38,23 +38,22 @@ HEED_NOINLINE void substitute_block(const T* n, index ldn, T* x, index ldx, inde
   for (; c < cols; c += w) substitute_rows<Arch, 1>(n, ldn, x + c, ldx, begin, end);
 }
 
-// Solves (I - N) X = R in place, N strictly lower triangular [n x n], R in x [n x cols], for
-// cols = dense + triangle: of the last `triangle` columns, column t is 0 above row t + 1 on entry
-// and stays so. Entries of N on and above the diagonal are not read. Row r is read and written up
-// to round_up(cols, width); dense must be a multiple of the width.
+// Solves (I - N) X = R in place, N strictly lower triangular [n x n], R in x [n x cols]. Entries of
+// N on and above the diagonal are not read. Where R is `strictly_lower` too, so is X: what of R is
+// on and above the diagonal must be 0 and stays so. Rows are read and written up to
+// round_up(cols, width).
 template <class Arch, class T>
-inline void solve_unit_lower(const T* n, index ldn, T* x, index ldx, index rows, index dense,
-                             index triangle) {
+inline void solve_unit_lower(const T* n, index ldn, T* x, index ldx, index rows, index cols,
+                             bool strictly_lower = false) {
   for (index begin = 0; begin < rows; begin += triangular_block) {
     const index end = (std::min)(rows, begin + triangular_block);
     T* block = x + begin * ldx;
     if (begin > 0) {
-      product<Arch>(n + begin * ldn, ldn, x, ldx, block, ldx, end - begin, dense, begin,
+      const index of_older = strictly_lower ? (std::min)(cols, begin) : cols;
+      product<Arch>(n + begin * ldn, ldn, x, ldx, block, ldx, end - begin, of_older, begin,
                     start::add);
-      product<Arch>(n + begin * ldn, ldn, x + dense, ldx, block + dense, ldx, end - begin,
-                    (std::min)(triangle, begin), begin, start::add);
     }
-    substitute_block<Arch>(n, ldn, x, ldx, dense + triangle, begin, end);
+    substitute_block<Arch>(n, ldn, x, ldx, cols, begin, end);
   }
 }
 
