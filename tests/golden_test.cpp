@@ -7,9 +7,9 @@
 
 namespace {
 
-using attend_program::attend_case;
 using attend_program::outcome;
 using attend_program::settings;
+using cases::case_folder;
 using heed_test::golden_case;
 using heed_test::golden_cases;
 
@@ -19,7 +19,7 @@ double room(const settings& how) {
 }
 
 outcome run(const golden_case& one, const settings& how) {
-  outcome found = attend_program::run_case(attend_case(one.folder()), how);
+  outcome found = attend_program::run_case(case_folder(one.folder()), how);
   INFO("out: " << (found.error ? found.error->relative : -1));
   CHECK(found.error.has_value());
   CHECK((found.error && found.error->relative <= found.tolerance));

@@ -1,22 +1,44 @@
 # What compilers and linkers make of the headers.
 
-# Each header alone, as the first thing that a translation unit includes, and once more.
-# Those that begin with xsimd by way of a header below share its parsing.
+# Which of xsimd and Eigen a header includes, through whatever headers of heed.
+function(heed_foreign header result)
+  get_property(found GLOBAL PROPERTY heed_foreign_${header})
+  if(NOT found)
+    set(found heed)
+    set_property(GLOBAL PROPERTY heed_foreign_${header} ${found})  # some include each other
+    file(STRINGS ${PROJECT_SOURCE_DIR}/include/${header} lines REGEX "^#include ")
+    foreach(line IN LISTS lines)
+      if(line MATCHES "<(xsimd|Eigen)/")
+        list(APPEND found ${CMAKE_MATCH_1})
+      elseif(line MATCHES "\"(heed/.+)\"")
+        heed_foreign(${CMAKE_MATCH_1} more)
+        list(APPEND found ${more})
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES found)
+    set_property(GLOBAL PROPERTY heed_foreign_${header} ${found})
+  endif()
+  set(${result} ${found} PARENT_SCOPE)
+endfunction()
+
+# Each header alone, as the first thing that a translation unit includes, and once more. xsimd and
+# Eigen take longer to parse than most of heed: those that include them share that. It hides nothing:
+# what a header holds itself comes after all that it includes.
 set(header_units)
-set(vector_units)
-set(begins_with_xsimd "kernel/(simd|tile|math|pack|softmax|sweep|dot|norm|mix|convolution)"
-                      "attend|attend_grad|cache|multi_head|layers/[a-z]+_part")
-list(JOIN begins_with_xsimd "|" begins_with_xsimd)
+set(xsimd_units)
+set(xsimd_Eigen_units)
 foreach(header IN LISTS headers)
-  file(STRINGS ${header} lines REGEX "^#include \"heed/(${begins_with_xsimd})\\.hpp\"")
-  cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/include)
-  cmake_path(REPLACE_EXTENSION header .cpp OUTPUT_VARIABLE unit)
+  cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/include OUTPUT_VARIABLE name)
+  cmake_path(REPLACE_EXTENSION name .cpp OUTPUT_VARIABLE unit)
   cmake_path(ABSOLUTE_PATH unit BASE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/headers)
-  file(CONFIGURE OUTPUT ${unit} CONTENT "#include \"${header}\"\n#include \"${header}\"\n")
-  if(lines)
-    list(APPEND vector_units ${unit})
-  else()
+  file(CONFIGURE OUTPUT ${unit} CONTENT "#include \"${name}\"\n#include \"${name}\"\n")
+  heed_foreign(${name} foreign)
+  if(NOT xsimd IN_LIST foreign)
     list(APPEND header_units ${unit})
+  elseif(Eigen IN_LIST foreign)
+    list(APPEND xsimd_Eigen_units ${unit})
+  else()
+    list(APPEND xsimd_units ${unit})
   endif()
 endforeach()
 
@@ -50,9 +72,11 @@ file(
 list(APPEND header_units ${CMAKE_CURRENT_BINARY_DIR}/headers/after_windows.cpp)
 
 add_library(heed_headers_alone OBJECT ${header_units})
-add_library(heed_headers_of_vectors OBJECT ${vector_units})
-target_precompile_headers(heed_headers_of_vectors PRIVATE <xsimd/xsimd.hpp>)
-foreach(library IN ITEMS heed_headers_alone heed_headers_of_vectors)
+add_library(heed_headers_xsimd OBJECT ${xsimd_units})
+add_library(heed_headers_xsimd_Eigen OBJECT ${xsimd_Eigen_units})
+target_precompile_headers(heed_headers_xsimd PRIVATE <xsimd/xsimd.hpp>)
+target_precompile_headers(heed_headers_xsimd_Eigen PRIVATE <xsimd/xsimd.hpp> <Eigen/Core>)
+foreach(library IN ITEMS heed_headers_alone heed_headers_xsimd heed_headers_xsimd_Eigen)
   heed_program_options(${library})
   target_compile_options(${library} PRIVATE -O0)
 endforeach()

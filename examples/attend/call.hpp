@@ -18,7 +18,7 @@ namespace attend_program {
 
 // The product of extents. An extent of 0 elsewhere in the case lets a file claim any other extent,
 // so what is allocated for is checked. Throws case_error.
-inline std::size_t elements(const attend_case& c, std::initializer_list<heed::index> extents) {
+inline std::size_t elements(const case_folder& c, std::initializer_list<heed::index> extents) {
   heed::index count = 1;
   for (const heed::index e : extents) {
     if (e > 1 && count > std::numeric_limits<heed::index>::max() / 16 / e) {
@@ -97,7 +97,7 @@ timing time_calls(const settings& s, const F& once) {
 template <class T>
 class attend_call {
  public:
-  attend_call(const attend_case& c, const settings& s)
+  attend_call(const case_folder& c, const settings& s)
       : settings_(s),
         problem_(c.problem()),
         q_(c.tensor<T>("q", {problem_.B, problem_.T, problem_.Hq, problem_.D})),
@@ -172,26 +172,16 @@ class attend_call {
   timing forward_, backward_;
 };
 
-// The mechanism alone.
-template <class Mechanism>
-const Mechanism& mechanism_of(const Mechanism& m) {
-  return m;
-}
-template <class Mechanism>
-const Mechanism& mechanism_of(const heed::differentiated<Mechanism>& m) {
-  return m;
-}
-
 // Attends, and with settings::grad differentiates; `places` is what the mechanisms' with_grad were
 // given.
 template <class T, class... Mechanisms>
-outcome attend(const attend_case& c, const settings& s, gradient_places<T>& places,
+outcome attend(const case_folder& c, const settings& s, gradient_places<T>& places,
                const Mechanisms&... mechanisms) {
   if (s.decode) {
 #ifdef ATTEND_WITHOUT_DECODE
     throw not_built("decoding is not built in");
 #else
-    return decode<T>(c, s, mechanism_of(mechanisms)...);
+    return decode<T>(c, s, heed::without_grad(mechanisms)...);
 #endif
   }
   attend_call<T> call(c, s);
@@ -206,7 +196,7 @@ outcome attend(const attend_case& c, const settings& s, gradient_places<T>& plac
 
 // The same for mechanisms that have no tensors of their own.
 template <class T, class... Mechanisms>
-outcome attend(const attend_case& c, const settings& s, const Mechanisms&... mechanisms) {
+outcome attend(const case_folder& c, const settings& s, const Mechanisms&... mechanisms) {
   gradient_places<T> places(s);
   return attend<T>(c, s, places, mechanisms...);
 }

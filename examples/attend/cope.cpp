@@ -6,7 +6,7 @@
 
 namespace attend_program {
 
-outcome run_cope(const attend_case& c, const settings& s) {
+outcome run_cope(const case_folder& c, const settings& s) {
   return for_type(s.type, [&](auto zero) {
     using T = decltype(zero);
     const heed::problem p = c.problem();
@@ -38,7 +38,7 @@ outcome run_cope(const attend_case& c, const settings& s) {
     }
     const auto with_gradient = heed::with_grad(cope, gradient);
     if (!c.flag("rel")) return attend<T>(c, s, places, with_gradient);
-    const heed::index columns = c.has("rel_pos_max") ? c.extent("rel_pos_max") : attend_case::any;
+    const heed::index columns = c.has("rel_pos_max") ? c.extent("rel_pos_max") : case_folder::any;
     const auto embedding = c.tensor<T>("rel_emb", {p.D, columns});
     const heed::relative<T> far{embedding.template view<T, 2>(), c.flag("rel_extend")};
     return attend<T>(c, s, places, with_gradient,

@@ -15,12 +15,12 @@ namespace attend_program {
 // The first tokens in one go, the others one by one, as settings::decode says. Each list is built
 // in a decode_*.cpp.
 template <class T, class... Mechanisms>
-outcome decode_list(const attend_case& c, const settings& s, const Mechanisms&... mechanisms);
+outcome decode_list(const case_folder& c, const settings& s, const Mechanisms&... mechanisms);
 
 template <class T>
 class absent {
  public:
-  explicit absent(const attend_case& c)
+  explicit absent(const case_folder& c)
       : p_(c.problem()), slopes_(static_cast<std::size_t>(p_.Hq)) {}
 
   static heed::rope rope() { return {.on = false}; }
@@ -39,39 +39,39 @@ class absent {
 };
 
 template <class T, class... Mechanisms>
-outcome decode(const attend_case& c, const settings& s, const Mechanisms&... mechanisms) {
+outcome decode(const case_folder& c, const settings& s, const Mechanisms&... mechanisms) {
   return decode_list<T>(c, s, mechanisms...);
 }
 template <class T>
-outcome decode(const attend_case& c, const settings& s, const heed::rope& rope,
+outcome decode(const case_folder& c, const settings& s, const heed::rope& rope,
                const heed::fox<T>& fox) {
   const absent<T> no(c);
   return decode_list<T>(c, s, rope, no.alibi(), no.relative(), fox);
 }
 template <class T>
-outcome decode(const attend_case& c, const settings& s, const heed::rope& rope) {
+outcome decode(const case_folder& c, const settings& s, const heed::rope& rope) {
   return decode<T>(c, s, rope, absent<T>(c).fox());
 }
 template <class T>
-outcome decode(const attend_case& c, const settings& s) {
+outcome decode(const case_folder& c, const settings& s) {
   return decode<T>(c, s, absent<T>::rope());
 }
 template <class T>
-outcome decode(const attend_case& c, const settings& s, const heed::alibi& alibi) {
+outcome decode(const case_folder& c, const settings& s, const heed::alibi& alibi) {
   const absent<T> no(c);
   return decode_list<T>(c, s, no.rope(), alibi, no.relative(), no.fox());
 }
 template <class T>
-outcome decode(const attend_case& c, const settings& s, const heed::relative<T>& relative) {
+outcome decode(const case_folder& c, const settings& s, const heed::relative<T>& relative) {
   const absent<T> no(c);
   return decode_list<T>(c, s, no.rope(), no.alibi(), relative, no.fox());
 }
 template <class T>
-outcome decode(const attend_case& c, const settings& s, const heed::path<T>& path) {
+outcome decode(const case_folder& c, const settings& s, const heed::path<T>& path) {
   return decode_list<T>(c, s, path, absent<T>(c).fox());
 }
 template <class T>
-outcome decode(const attend_case& c, const settings& s, const heed::cope<T>& cope) {
+outcome decode(const case_folder& c, const settings& s, const heed::cope<T>& cope) {
   return decode_list<T>(c, s, cope, absent<T>(c).relative());
 }
 

@@ -10,7 +10,7 @@ namespace attend_program {
 template <class T>
 class decode_call : public attend_call<T> {
  public:
-  decode_call(const attend_case& c, const settings& s) : attend_call<T>(c, s) {}
+  decode_call(const case_folder& c, const settings& s) : attend_call<T>(c, s) {}
 
   // Tokens [0, first) in one go, then one by one.
   template <class... Mechanisms>
@@ -43,7 +43,7 @@ class decode_call : public attend_call<T> {
 };
 
 template <class T, class... Mechanisms>
-outcome decode_list(const attend_case& c, const settings& s, const Mechanisms&... mechanisms) {
+outcome decode_list(const case_folder& c, const settings& s, const Mechanisms&... mechanisms) {
   decode_call<T> call(c, s);
   call.run(*s.decode, mechanisms...);
   return call.take();
@@ -51,6 +51,6 @@ outcome decode_list(const attend_case& c, const settings& s, const Mechanisms&..
 
 // decode_list() for one type and one list.
 #define ATTEND_DECODE(T, ...) \
-  template outcome decode_list<T>(const attend_case&, const settings& __VA_OPT__(, ) __VA_ARGS__);
+  template outcome decode_list<T>(const case_folder&, const settings& __VA_OPT__(, ) __VA_ARGS__);
 
 }  // namespace attend_program

@@ -8,7 +8,7 @@ namespace attend_program {
 namespace {
 
 template <class T>
-heed::io::npy_array gates_of(const attend_case& c) {
+heed::io::npy_array gates_of(const case_folder& c) {
   const heed::problem p = c.problem();
   return c.tensor<T>("g", {p.B, p.S, p.Hq});
 }
@@ -19,7 +19,7 @@ auto fox_of(const heed::io::npy_array& gates, gradient_places<T>& places) {
                          {places.template of<3>("g", gates)});
 }
 
-outcome attend_fox(const attend_case& c, const settings& s, const heed::rope& rope) {
+outcome attend_fox(const case_folder& c, const settings& s, const heed::rope& rope) {
   return for_type(s.type, [&](auto zero) {
     using T = decltype(zero);
     const auto gates = gates_of<T>(c);
@@ -30,10 +30,10 @@ outcome attend_fox(const attend_case& c, const settings& s, const heed::rope& ro
 
 }  // namespace
 
-outcome run_fox(const attend_case& c, const settings& s) {
+outcome run_fox(const case_folder& c, const settings& s) {
   return attend_fox(c, s, {.on = false});
 }
-outcome run_fox_rope(const attend_case& c, const settings& s) {
+outcome run_fox_rope(const case_folder& c, const settings& s) {
   return attend_fox(c, s, rope_of(c));
 }
 

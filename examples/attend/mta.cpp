@@ -8,7 +8,7 @@
 namespace attend_program {
 namespace {
 
-heed::conv_keys side_of(const attend_case& c) {
+heed::conv_keys side_of(const case_folder& c) {
   const std::string pad = c.choice("pad_key", {"both", "left", "right"});
   return pad == "both"   ? heed::conv_keys::both
          : pad == "left" ? heed::conv_keys::left
@@ -19,10 +19,10 @@ heed::conv_keys side_of(const attend_case& c) {
 template <class T>
 class mta_case {
  public:
-  mta_case(const attend_case& c, const settings& s)
+  mta_case(const case_folder& c, const settings& s)
       : case_(c), settings_(s), p_(c.problem()), places_(s) {
     pre.side = post.side = side_of(c);
-    const heed::index any = attend_case::any;
+    const heed::index any = case_folder::any;
     if (c.has("kernel_pre"))
       read("kernel_pre", {p_.Hq, any, any}, pre.kernel, pre.destination.kernel);
     if (c.has("kernel_post")) {
@@ -72,7 +72,7 @@ class mta_case {
   template <class Stage>
   using with_grad = heed::differentiated<Stage>;
 
-  const attend_case& case_;
+  const case_folder& case_;
   const settings& settings_;
   heed::problem p_;
   std::deque<heed::io::npy_array> tensors_;
@@ -88,7 +88,7 @@ class mta_case {
 
 }  // namespace
 
-outcome run_mta(const attend_case& c, const settings& s) {
+outcome run_mta(const case_folder& c, const settings& s) {
   // Read in every case, used in some: without them the keys would count as not understood.
   for (const char* flag : {"layer_norm_rescale", "group_norm"}) c.flag(flag);
   for (const char* value : {"norm_eps", "layer_id", "rope_style"}) c.has(value);

@@ -6,7 +6,7 @@
 
 namespace attend_program {
 
-outcome run_path(const attend_case& c, const settings& s) {
+outcome run_path(const case_folder& c, const settings& s) {
   return for_type(s.type, [&](auto zero) {
     using T = decltype(zero);
     const heed::problem p = c.problem();

@@ -3,65 +3,40 @@
 #include <algorithm>
 #include <ostream>
 
-#include "text.hpp"
+#include "common/text.hpp"
 
 namespace attend_program {
 namespace {
+
+using cases::duration;
+using cases::format;
+using cases::print_error;
+using cases::type_name;
+using cases::verdict;
+using cases::word;
 
 double gflops(const timing& t) {
   return t.seconds > 0 ? t.flops / t.seconds * 1e-9 : 0;
 }
 
 void print_timing(std::ostream& stream, const char* what, const timing& t) {
-  stream << format("%-7s ", what) << duration(t.seconds) << format(", %.2f GFLOP/s", gflops(t))
+  stream << format("%-8s ", what) << duration(t.seconds) << format(", %.2f GFLOP/s", gflops(t))
          << (t.calls > 1 ? format(" (median of %d calls)", t.calls) : "") << "\n";
 }
 
-const char* word(verdict v) {
-  switch (v) {
-    case verdict::within:
-      return "ok";
-    case verdict::over:
-      return "OVER TOLERANCE";
-    case verdict::unchecked:
-      return "no expected output";
-    case verdict::not_built:
-      return "not built yet";
-    case verdict::broken:
-      break;
-  }
-  return "ERROR";
-}
-
-void print_error(std::ostream& stream, const std::string& what, const difference& error,
-                 double tolerance, bool within) {
-  stream << format("%-7s absolute %.2e, relative %.2e, tolerance %.2e: ", what.c_str(),
-                   error.absolute, error.relative, tolerance)
-         << word(within ? verdict::within : verdict::over) << "\n";
-}
-
-// The gradient that is farthest off; null where none was compared.
+// What is negligible does not count.
 const gradient* worst_gradient(const outcome& o) {
-  const gradient* worst = nullptr;
-  const auto size = [&](const gradient& g) {
+  return cases::worst_gradient(o.gradients, [&](const gradient& g) {
     return g.error->absolute < o.negligible ? 0 : g.error->relative;
-  };
-  for (const gradient& g : o.gradients) {
-    if (g.error && (worst == nullptr || !(size(g) <= size(*worst)))) worst = &g;
-  }
-  return worst;
-}
-
-const char* type_name(heed::io::dtype type) {
-  return type == heed::io::dtype::f32 ? "float32" : "float64";
+  });
 }
 
 }  // namespace
 
-void print_case(std::ostream& stream, const attend_case& c, const settings& s, const outcome& o) {
+void print_case(std::ostream& stream, const case_folder& c, const settings& s, const outcome& o) {
   const heed::problem& p = o.problem;
-  stream << "case    " << c.name() << " (" << c.mechanism() << ")\n"
-         << "shape   B=" << p.B << " T=" << p.T << " S=" << p.S << " Hq=" << p.Hq
+  stream << "case     " << c.name() << " (" << c.mechanism() << ")\n"
+         << "shape    B=" << p.B << " T=" << p.T << " S=" << p.S << " Hq=" << p.Hq
          << " Hkv=" << p.Hkv << " D=" << p.D << " Dv=" << p.Dv << ", " << type_name(s.type) << ", "
          << s.threads << (s.threads == 1 ? " thread\n" : " threads\n");
   print_timing(stream, "time", o.forward);
@@ -75,10 +50,10 @@ void print_case(std::ostream& stream, const attend_case& c, const settings& s, c
   }
 }
 
-table::table(std::ostream& stream, std::size_t name_width, bool grad)
+table::table(std::ostream& stream, std::size_t name_width, const settings& s)
     : stream_(stream),
       name_width_(static_cast<int>(std::clamp<std::size_t>(name_width, 4, 100))),
-      grad_(grad) {
+      grad_(s.grad) {
   stream_ << format("%-*s %3s %5s %5s %5s %4s %4s %11s %8s", name_width_, "case", "B", "T", "S",
                     "heads", "D", "Dv", "time", "GFLOP/s");
   if (grad_) stream_ << format(" %11s %8s", "grad time", "GFLOP/s");
@@ -88,7 +63,7 @@ table::table(std::ostream& stream, std::size_t name_width, bool grad)
 }
 
 void table::print(const row& r) {
-  ++counts_[static_cast<std::size_t>(r.what)];
+  count_.add(r.what);
   if (!r.result) {
     stream_ << format("%-*s ", name_width_, r.name.c_str());
     if (r.what == verdict::not_built) {
@@ -131,19 +106,8 @@ void table::print_worst(const outcome& o) const {
 }
 
 void table::print_summary(const settings& s) const {
-  int all = 0;
-  for (const int n : counts_) all += n;
-  stream_ << "\n"
-          << all << (all == 1 ? " case in " : " cases in ") << type_name(s.type) << ": "
-          << count(verdict::within) << " within tolerance";
-  const std::pair<verdict, const char*> others[] = {{verdict::over, "over tolerance"},
-                                                    {verdict::unchecked, "without expected output"},
-                                                    {verdict::broken, "could not run"},
-                                                    {verdict::not_built, "not built yet"}};
-  for (const auto& [v, text] : others) {
-    if (count(v) > 0) stream_ << ", " << count(v) << " " << text;
-  }
   stream_ << "\n";
+  count_.print(stream_, "case", s.type);
   for (const std::string& problem : missing_) stream_ << "  " << problem << "\n";
 }
 

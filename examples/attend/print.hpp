@@ -9,28 +9,20 @@
 
 namespace attend_program {
 
-enum class verdict { within, over, unchecked, not_built, broken };
-
-// One row of the table; result is there unless the case is broken or its mechanism not built.
-struct row {
-  std::string name;
-  verdict what = verdict::within;
-  std::optional<outcome> result = {};
-  std::string problem = {};  // why it could not run
-};
+using row = cases::row<outcome>;
 
 // The lines of one case: shape, time and, against an expected output, errors.
-void print_case(std::ostream& stream, const attend_case& c, const settings& s, const outcome& o);
+void print_case(std::ostream& stream, const case_folder& c, const settings& s, const outcome& o);
 
-// Prints a header, then a row for each case as it is handed in, then a summary. With `grad` a row
-// says how the gradients did: the one that is farthest off.
+// Prints a header, then a row for each case as it is handed in, then a summary. With
+// settings::grad a row says how the gradients did: the one that is farthest off.
 class table {
  public:
-  table(std::ostream& stream, std::size_t name_width, bool grad);
+  table(std::ostream& stream, std::size_t name_width, const settings& s);
   void print(const row& r);
   void print_summary(const settings& s) const;
 
-  int count(verdict v) const { return counts_[static_cast<std::size_t>(v)]; }
+  int count(cases::verdict v) const { return count_.count(v); }
 
  private:
   void print_worst(const outcome& o) const;
@@ -38,7 +30,7 @@ class table {
   std::ostream& stream_;
   int name_width_;
   bool grad_;
-  int counts_[5] = {};
+  cases::tally count_;
   std::vector<std::string> missing_;  // what is not built, each once
 };
 

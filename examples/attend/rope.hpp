@@ -1,12 +1,12 @@
 // The rotation that a case describes.
 #pragma once
 
-#include "case.hpp"
 #include "heed/mechanisms/rope.hpp"
+#include "run.hpp"
 
 namespace attend_program {
 
-inline heed::rope rope_of(const attend_case& c) {
+inline heed::rope rope_of(const case_folder& c) {
   const std::string style = c.choice("rope_style", {"half", "interleaved"});
   heed::rope rope;
   rope.theta = c.real("rope_theta");

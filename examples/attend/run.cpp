@@ -19,7 +19,7 @@ double largest_magnitude(const heed::io::npy_array& x) {
 using expectations = std::vector<std::optional<heed::io::npy_array>>;
 
 // What the case expects of each gradient.
-expectations expected_gradients(const attend_case& c, const std::vector<gradient>& gradients) {
+expectations expected_gradients(const case_folder& c, const std::vector<gradient>& gradients) {
   expectations all;
   for (const gradient& g : gradients) {
     all.push_back(c.expected("d_" + g.tensor, g.values.extents()));
@@ -50,14 +50,14 @@ constexpr std::array<kind, 8> kinds = {{
 
 }  // namespace
 
-std::optional<heed::index> decode_from(const attend_case& c, heed::index wanted) {
+std::optional<heed::index> decode_from(const case_folder& c, heed::index wanted) {
   const heed::problem p = c.problem();
   const heed::index first = wanted == 0 ? p.T / 2 : wanted;
   if (!c.flag("causal") || p.S != p.T || first < 1 || first >= p.T) return {};
   return first;
 }
 
-outcome run_case(const attend_case& c, const settings& given) {
+outcome run_case(const case_folder& c, const settings& given) {
   settings s = given;
   if (s.decode) {
     s.decode = decode_from(c, *s.decode);
@@ -83,7 +83,7 @@ outcome run_case(const attend_case& c, const settings& given) {
   throw case_error((c.folder() / "case.txt").string() + ": unknown mechanism " + mechanism);
 }
 
-double default_tolerance(const attend_case& c, heed::io::dtype type) {
+double default_tolerance(const case_folder& c, heed::io::dtype type) {
   const bool single = type == heed::io::dtype::f32;
   const std::string mechanism = c.mechanism(), name = c.name();
   const auto named = [&](std::string_view part) { return name.find(part) != std::string::npos; };
@@ -100,7 +100,7 @@ double default_tolerance(const attend_case& c, heed::io::dtype type) {
   return single ? 3e-6 : 1e-13;
 }
 
-double default_gradient_tolerance(const attend_case& c, heed::io::dtype type) {
+double default_gradient_tolerance(const case_folder& c, heed::io::dtype type) {
   const bool single = type == heed::io::dtype::f32;
   const std::string mechanism = c.mechanism(), name = c.name();
   const auto named = [&](std::string_view part) { return name.find(part) != std::string::npos; };

@@ -6,11 +6,17 @@
 #include <string_view>
 #include <vector>
 
-#include "case.hpp"
+#include "common/case.hpp"
+#include "common/report.hpp"
 #include "heed/io/npy.hpp"
 #include "heed/options.hpp"
 
 namespace attend_program {
+
+using cases::case_error;
+using cases::case_folder;
+using cases::difference;
+using cases::not_built;
 
 struct settings {
   heed::io::dtype type = heed::io::dtype::f32;
@@ -26,19 +32,13 @@ struct settings {
   heed::index path_chunk = 0, path_block = 0;
 };
 
-// The largest differences from what was expected. relative is absolute over the largest expected
-// magnitude, of a gradient over that or a hundredth of the case's largest gradient. NaN where there
-// is a NaN or infinity that was not expected.
-struct difference {
-  double absolute = 0;
-  double relative = 0;
-};
-
 // Of sum(out * dout) by one tensor.
 struct gradient {
   std::string tensor;  // the case's name for it: q, k, v, g ...
   heed::io::npy_array values;
-  std::optional<difference> error = {};  // where the case has d_TENSOR.npy
+  // Where the case has d_TENSOR.npy; over the largest expected magnitude or a hundredth of the
+  // case's largest gradient.
+  std::optional<difference> error = {};
 };
 
 // Calls of one function.
@@ -82,36 +82,36 @@ struct outcome {
 // One kind of case, named by the key mechanism.
 struct kind {
   std::string_view name;
-  outcome (*run)(const attend_case&, const settings&);  // null: not built yet
+  outcome (*run)(const case_folder&, const settings&);  // null: not built yet
 };
 
 // What decoding it means for a case; empty: it cannot be decoded.
-std::optional<heed::index> decode_from(const attend_case& c, heed::index wanted);
+std::optional<heed::index> decode_from(const case_folder& c, heed::index wanted);
 
 // Runs a case. Throws case_error, npy_error or heed::shape_error for a case that cannot be run,
 // not_built for a mechanism that has no kernel yet. Writes nothing.
-outcome run_case(const attend_case& c, const settings& s);
+outcome run_case(const case_folder& c, const settings& s);
 
 // The relative error that a case may have: what its mechanism reaches, with the margin its
 // conditioning needs.
-double default_tolerance(const attend_case& c, heed::io::dtype type);
-double default_gradient_tolerance(const attend_case& c, heed::io::dtype type);
+double default_tolerance(const case_folder& c, heed::io::dtype type);
+double default_gradient_tolerance(const case_folder& c, heed::io::dtype type);
 
 // Pairs of a query head's row and a key that the mask shows, over the whole call.
 double visible_pairs(const heed::problem& p, const heed::mask& m);
 
-// relative is over the larger of the largest expected magnitude and `at_least`.
+// The relative difference is over the larger of the largest expected magnitude and `at_least`.
 difference compare(const heed::io::npy_array& found, const heed::io::npy_array& expected,
                    double at_least = 0);
 
-outcome run_softmax(const attend_case& c, const settings& s);
-outcome run_rope(const attend_case& c, const settings& s);
-outcome run_alibi(const attend_case& c, const settings& s);
-outcome run_relative(const attend_case& c, const settings& s);
-outcome run_fox(const attend_case& c, const settings& s);
-outcome run_fox_rope(const attend_case& c, const settings& s);
-outcome run_cope(const attend_case& c, const settings& s);
-outcome run_path(const attend_case& c, const settings& s);
-outcome run_mta(const attend_case& c, const settings& s);
+outcome run_softmax(const case_folder& c, const settings& s);
+outcome run_rope(const case_folder& c, const settings& s);
+outcome run_alibi(const case_folder& c, const settings& s);
+outcome run_relative(const case_folder& c, const settings& s);
+outcome run_fox(const case_folder& c, const settings& s);
+outcome run_fox_rope(const case_folder& c, const settings& s);
+outcome run_cope(const case_folder& c, const settings& s);
+outcome run_path(const case_folder& c, const settings& s);
+outcome run_mta(const case_folder& c, const settings& s);
 
 }  // namespace attend_program

@@ -14,7 +14,7 @@ template layer_ptr<float> make_layer(const heed::layers::cope_attention_options&
 template layer_ptr<double> make_layer(const heed::layers::cope_attention_options&);
 
 template <class T>
-layer_ptr<T> make_cope(const attend_case& c) {
+layer_ptr<T> make_cope(const case_folder& c) {
   heed::layers::cope_attention_options o;
   o.model_dim = c.extent("arg.hid_sz");
   o.heads = c.extent("arg.nheads");
@@ -36,7 +36,7 @@ layer_ptr<T> make_cope(const attend_case& c) {
   skip(c, {"arg.post_norm", "arg.nlayers", "arg.cope_layers", "arg.lay_ind"});
   return make_layer<T>(o);
 }
-template layer_ptr<float> make_cope(const attend_case&);
-template layer_ptr<double> make_cope(const attend_case&);
+template layer_ptr<float> make_cope(const case_folder&);
+template layer_ptr<double> make_cope(const case_folder&);
 
 }  // namespace layer_program

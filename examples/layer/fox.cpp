@@ -15,7 +15,7 @@ template layer_ptr<float> make_layer(const heed::layers::forgetting_attention_op
 template layer_ptr<double> make_layer(const heed::layers::forgetting_attention_options&);
 
 template <class T>
-layer_ptr<T> make_fox(const attend_case& c) {
+layer_ptr<T> make_fox(const case_folder& c) {
   heed::layers::forgetting_attention_options o;
   o.model_dim = c.extent("arg.hidden_size");
   o.heads = c.extent("arg.num_heads");
@@ -26,12 +26,12 @@ layer_ptr<T> make_fox(const attend_case& c) {
   skip(c, {"arg.layer_idx", "arg.window_size"});
   return make_layer<T>(o);
 }
-template layer_ptr<float> make_fox(const attend_case&);
-template layer_ptr<double> make_fox(const attend_case&);
+template layer_ptr<float> make_fox(const case_folder&);
+template layer_ptr<double> make_fox(const case_folder&);
 
 namespace {
 
-heed::layers::forget_gate gates_of(const attend_case& c) {
+heed::layers::forget_gate gates_of(const case_folder& c) {
   using heed::layers::forget_gate;
   const std::string type = c.text("arg.fgate_type");
   if (type == "full") return forget_gate::full;
@@ -41,7 +41,7 @@ heed::layers::forget_gate gates_of(const attend_case& c) {
   throw case_error((c.folder() / "case.txt").string() + ": arg.fgate_type=" + type +
                    " is not full, bias_only, fixed or none");
 }
-heed::layers::gate_activation activation_of(const attend_case& c) {
+heed::layers::gate_activation activation_of(const case_folder& c) {
   using heed::layers::gate_activation;
   const std::string name = c.has("arg.ogate_act") ? c.text("arg.ogate_act") : "sigmoid";
   if (name == "sigmoid") return gate_activation::sigmoid;
@@ -61,7 +61,7 @@ template layer_ptr<float> make_layer(const heed::layers::forgetting_attention_la
 template layer_ptr<double> make_layer(const heed::layers::forgetting_attention_layer_options&);
 
 template <class T>
-layer_ptr<T> make_foxpro(const attend_case& c) {
+layer_ptr<T> make_foxpro(const case_folder& c) {
   heed::layers::forgetting_attention_layer_options o;
   o.model_dim = c.extent("arg.hidden_size");
   o.heads = c.extent("arg.num_heads");
@@ -84,7 +84,7 @@ layer_ptr<T> make_foxpro(const attend_case& c) {
            "arg.max_position_embeddings"});
   return make_layer<T>(o);
 }
-template layer_ptr<float> make_foxpro(const attend_case&);
-template layer_ptr<double> make_foxpro(const attend_case&);
+template layer_ptr<float> make_foxpro(const case_folder&);
+template layer_ptr<double> make_foxpro(const case_folder&);
 
 }  // namespace layer_program

@@ -7,7 +7,7 @@
 namespace layer_program {
 namespace {
 
-heed::conv_keys side_of(const attend_case& c) {
+heed::conv_keys side_of(const case_folder& c) {
   const std::string pad = c.has("arg.mta.pad_key") ? c.text("arg.mta.pad_key") : "both";
   if (pad == "both") return heed::conv_keys::both;
   if (pad == "left") return heed::conv_keys::left;
@@ -26,7 +26,7 @@ template layer_ptr<float> make_layer(const heed::layers::mta_attention_options&)
 template layer_ptr<double> make_layer(const heed::layers::mta_attention_options&);
 
 template <class T>
-layer_ptr<T> make_mta(const attend_case& c) {
+layer_ptr<T> make_mta(const case_folder& c) {
   heed::layers::mta_attention_options o;
   o.model_dim = c.extent("arg.dim");
   o.heads = c.extent("arg.n_heads");
@@ -57,7 +57,7 @@ layer_ptr<T> make_mta(const attend_case& c) {
   if (!c.flag("arg.mta.use_mta")) o.mta = {.logits = {}};
   return make_layer<T>(o);
 }
-template layer_ptr<float> make_mta(const attend_case&);
-template layer_ptr<double> make_mta(const attend_case&);
+template layer_ptr<float> make_mta(const case_folder&);
+template layer_ptr<double> make_mta(const case_folder&);
 
 }  // namespace layer_program

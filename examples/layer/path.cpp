@@ -14,7 +14,7 @@ template layer_ptr<float> make_layer(const heed::layers::path_attention_options&
 template layer_ptr<double> make_layer(const heed::layers::path_attention_options&);
 
 template <class T>
-layer_ptr<T> make_path(const attend_case& c) {
+layer_ptr<T> make_path(const case_folder& c) {
   heed::layers::path_attention_options o;
   o.model_dim = c.extent("arg.hidden_size");
   o.heads = c.extent("arg.num_heads");
@@ -28,7 +28,7 @@ layer_ptr<T> make_path(const attend_case& c) {
   skip(c, {"arg.layer_idx"});
   return make_layer<T>(o);
 }
-template layer_ptr<float> make_path(const attend_case&);
-template layer_ptr<double> make_path(const attend_case&);
+template layer_ptr<float> make_path(const case_folder&);
+template layer_ptr<double> make_path(const case_folder&);
 
 }  // namespace layer_program

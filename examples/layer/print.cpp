@@ -3,48 +3,23 @@
 #include <algorithm>
 #include <ostream>
 
-#include "../attend/text.hpp"
+#include "common/text.hpp"
 
 namespace layer_program {
 namespace {
 
-using attend_program::duration;
-using attend_program::format;
+using cases::duration;
+using cases::format;
+using cases::print_error;
+using cases::type_name;
+using cases::word;
 
-const char* word(verdict v) {
-  switch (v) {
-    case verdict::within:
-      return "ok";
-    case verdict::over:
-      return "OVER TOLERANCE";
-    case verdict::unchecked:
-      return "nothing to compare with";
-    case verdict::not_built:
-      return "not built";
-    case verdict::broken:
-      break;
-  }
-  return "ERROR";
-}
-const char* type_name(heed::io::dtype type) {
-  return type == heed::io::dtype::f32 ? "float32" : "float64";
-}
-
-// The gradient that is farthest off; null where none was compared.
 const gradient* worst_gradient(const outcome& o) {
-  const gradient* worst = nullptr;
-  for (const gradient& g : o.gradients) {
-    if (!g.error) continue;
-    if (worst == nullptr || !(g.error->relative <= worst->error->relative)) worst = &g;
-  }
-  return worst;
+  return cases::worst_gradient(o.gradients, [](const gradient& g) { return g.error->relative; });
 }
-
-void print_error(std::ostream& stream, const std::string& what, const difference& error,
-                 double tolerance) {
-  stream << format("%-8s absolute %.2e, relative %.2e, tolerance %.2e: ", what.c_str(),
-                   error.absolute, error.relative, tolerance)
-         << word(error.relative <= tolerance ? verdict::within : verdict::over) << "\n";
+void print_against(std::ostream& stream, const std::string& what,
+                   const std::optional<difference>& error, double tolerance) {
+  if (error) print_error(stream, what, *error, tolerance, error->relative <= tolerance);
 }
 
 void keep_worst(double& worst, double error) {
@@ -53,7 +28,7 @@ void keep_worst(double& worst, double error) {
 
 }  // namespace
 
-void print_case(std::ostream& stream, const attend_case& c, const settings& s, const outcome& o) {
+void print_case(std::ostream& stream, const case_folder& c, const settings& s, const outcome& o) {
   const layer_shape& p = o.shape;
   stream << "case     " << c.name() << " (layer " << c.text("layer") << ")\n"
          << "shape    B=" << p.B << " T=" << p.T << " model_dim=" << p.model_dim
@@ -66,14 +41,14 @@ void print_case(std::ostream& stream, const attend_case& c, const settings& s, c
     stream << "decode   " << steps << " tokens in " << duration(o.decode_seconds) << " behind "
            << *s.prefill << " at once\n";
   }
-  if (o.error) print_error(stream, "y", *o.error, o.tolerance);
-  if (o.decode_error) print_error(stream, "decode y", *o.decode_error, o.tolerance);
+  print_against(stream, "y", o.error, o.tolerance);
+  print_against(stream, "decode y", o.decode_error, o.tolerance);
   for (const gradient& g : o.gradients) {
-    if (g.error) print_error(stream, "d_" + g.tensor, *g.error, o.gradient_tolerance);
+    print_against(stream, "d_" + g.tensor, g.error, o.gradient_tolerance);
   }
 }
 
-table::table(std::ostream& stream, std::size_t name_width)
+table::table(std::ostream& stream, std::size_t name_width, const settings&)
     : stream_(stream), name_width_(static_cast<int>(std::clamp<std::size_t>(name_width, 4, 110))) {
   stream_ << format("%-*s %2s %4s %4s %5s %3s %10s %9s %9s %9s  %-26s", name_width_, "case", "B",
                     "T", "dim", "heads", "D", "forward", "y error", "decode", "gradient",
@@ -82,7 +57,7 @@ table::table(std::ostream& stream, std::size_t name_width)
 }
 
 void table::print(const row& r) {
-  ++counts_[static_cast<std::size_t>(r.what)];
+  count_.add(r.what);
   stream_ << format("%-*s ", name_width_, r.name.c_str());
   if (!r.result) {
     stream_ << word(r.what) << ": " << r.problem << "\n";
@@ -107,20 +82,9 @@ void table::print(const row& r) {
 }
 
 void table::print_summary(const settings& s) const {
-  int all = 0;
-  for (const int n : counts_) all += n;
-  stream_ << "\n"
-          << all << (all == 1 ? " layer in " : " layers in ") << type_name(s.type) << ": "
-          << count(verdict::within) << " within tolerance";
-  const std::pair<verdict, const char*> others[] = {
-      {verdict::over, "over tolerance"},
-      {verdict::unchecked, "without expected results"},
-      {verdict::broken, "could not run"},
-      {verdict::not_built, "not built"}};
-  for (const auto& [v, text] : others) {
-    if (count(v) > 0) stream_ << ", " << count(v) << " " << text;
-  }
-  stream_ << format("\nlargest relative errors: y %.1e, decode %.1e, gradients %.1e\n", worst_y_,
+  stream_ << "\n";
+  count_.print(stream_, "layer", s.type);
+  stream_ << format("largest relative errors: y %.1e, decode %.1e, gradients %.1e\n", worst_y_,
                     worst_decode_, worst_gradient_);
 }
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 template <class T>
 struct kind {
   const char* name;
-  layer_ptr<T> (*make)(const attend_case&);
+  layer_ptr<T> (*make)(const case_folder&);
 };
 template <class T>
 constexpr kind<T> kinds[] = {{"path", make_path<T>},
@@ -27,7 +27,7 @@ constexpr kind<T> kinds[] = {{"path", make_path<T>},
 
 // NAME_f32 in float and NAME in double, or whichever of the two there is.
 template <class T>
-fs::path stored(const attend_case& c, const std::string& name, const std::string& extension) {
+fs::path stored(const case_folder& c, const std::string& name, const std::string& extension) {
   const fs::path single = c.folder() / (name + "_f32" + extension);
   const fs::path wide = c.folder() / (name + extension);
   const bool prefer_single = sizeof(T) == sizeof(float);
@@ -35,7 +35,7 @@ fs::path stored(const attend_case& c, const std::string& name, const std::string
 }
 
 template <class T>
-heed::io::npy_array read_tokens(const attend_case& c, const std::string& name,
+heed::io::npy_array read_tokens(const case_folder& c, const std::string& name,
                                 const layer_shape& s) {
   const fs::path path = stored<T>(c, name, ".npy");
   heed::io::npy_array array = heed::io::read_npy(path);
@@ -47,7 +47,7 @@ heed::io::npy_array read_tokens(const attend_case& c, const std::string& name,
   return array.as<T>();
 }
 
-layer_shape shape_of(const attend_case& c) {
+layer_shape shape_of(const case_folder& c) {
   layer_shape s{c.extent("B"),       c.extent("T"),          c.extent("model_dim"),
                 c.extent("n_heads"), c.extent("n_kv_heads"), c.extent("head_dim")};
   static_cast<void>(c.has("scale"));  // 1 / sqrt(head_dim), as the layers have it
@@ -86,7 +86,7 @@ double timed(const F& f) {
 template <class T>
 class run_type {
  public:
-  run_type(const attend_case& c, const settings& s)
+  run_type(const case_folder& c, const settings& s)
       : case_(c), settings_(s), shape_(shape_of(c)), layer_(load_layer<T>(c)) {
     check_prefill();
     x_ = read_tokens<T>(c, "x", shape_);
@@ -192,7 +192,7 @@ class run_type {
     o.decode_error = error_of_y();
   }
 
-  const attend_case& case_;
+  const case_folder& case_;
   const settings& settings_;
   layer_shape shape_;
   layer_ptr<T> layer_;
@@ -204,7 +204,7 @@ class run_type {
 }  // namespace
 
 template <class T>
-layer_ptr<T> load_layer(const attend_case& c) {
+layer_ptr<T> load_layer(const case_folder& c) {
   const std::string name = c.text("layer");
   for (const kind<T>& k : kinds<T>) {
     if (k.name != name) continue;
@@ -214,10 +214,10 @@ layer_ptr<T> load_layer(const attend_case& c) {
                        layer->names());
     return layer;
   }
-  throw attend_program::not_built("layer " + name + " is not built");
+  throw not_built("layer " + name + " is not built");
 }
-template layer_ptr<float> load_layer<float>(const attend_case&);
-template layer_ptr<double> load_layer<double>(const attend_case&);
+template layer_ptr<float> load_layer<float>(const case_folder&);
+template layer_ptr<double> load_layer<double>(const case_folder&);
 
 void write_gradients(const std::filesystem::path& path, const outcome& o) {
   std::vector<heed::io::safetensors_tensor> tensors;
@@ -229,7 +229,7 @@ void write_gradients(const std::filesystem::path& path, const outcome& o) {
   heed::io::write_safetensors(path, tensors);
 }
 
-outcome run_case(const attend_case& c, const settings& s) {
+outcome run_case(const case_folder& c, const settings& s) {
   return s.type == heed::io::dtype::f32 ? run_type<float>(c, s).run()
                                         : run_type<double>(c, s).run();
 }

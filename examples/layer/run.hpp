@@ -8,10 +8,14 @@
 #include <variant>
 #include <vector>
 
+#include "common/report.hpp"
 #include "heed/io/npy.hpp"
 #include "kinds.hpp"
 
 namespace layer_program {
+
+using cases::difference;
+using cases::not_built;
 
 struct settings {
   heed::io::dtype type = heed::io::dtype::f32;
@@ -20,15 +24,9 @@ struct settings {
   std::optional<double> tolerance = {};     // default: by type, result or gradient
 };
 
-// The largest difference from what was expected, and that over the largest expected magnitude: of y
-// its own, of a gradient that of all gradients of the case. NaN where there is a NaN or infinity
-// that was not expected.
-struct difference {
-  double absolute = 0, relative = 0;
-};
-
 struct gradient {
   std::string tensor;  // x, or the official name of a parameter
+  // Over the largest expected gradient of the case.
   std::optional<difference> error = {};
 };
 
@@ -70,15 +68,15 @@ struct outcome {
 };
 
 // Throws case_error, npy_error, safetensors_error or heed::shape_error for a case that cannot be
-// run, attend_program::not_built for a kind of layer that this program does not know. Writes
+// run, not_built for a kind of layer that this program does not know. Writes
 // nothing.
-outcome run_case(const attend_case& c, const settings& s);
+outcome run_case(const case_folder& c, const settings& s);
 
 // Writes the gradients of the parameters as a safetensors file. Throws safetensors_error.
 void write_gradients(const std::filesystem::path& path, const outcome& o);
 
 // The layer of a case with the case's weights, in T. Throws like run_case.
 template <class T>
-layer_ptr<T> load_layer(const attend_case& c);
+layer_ptr<T> load_layer(const case_folder& c);
 
 }  // namespace layer_program

@@ -224,7 +224,7 @@ template <class T, class Arch, class... Mechanisms>
 void attend(const call_inputs<T>& in, const tensor_view<T, 4>& out,
             const attend_options<T>& options, const Mechanisms&... mechanisms) {
   const problem p = make_problem(in.q, in.k, in.v, out, options);
-  const auto all = std::tuple_cat(expand(mechanisms)...);
+  const auto all = without_grads(std::tuple_cat(expand(mechanisms)...));
   std::apply([]<class... Stages>(
                  const Stages&...) { static_assert((check_stage<Stages, T, Arch>() && ...)); },
              all);

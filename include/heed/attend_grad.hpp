@@ -338,7 +338,9 @@ void attend_grad(const call_inputs<T>& in, const grad_inputs<T>& given, const gr
   workspace own;
   workspace& memory = options.workspace != nullptr ? *options.workspace : own;
   memory.reset();
-  if (options.saved == nullptr) saved = find_saved<T, Arch>(all, p, in, out, options, memory);
+  if (options.saved == nullptr) {
+    saved = find_saved<T, Arch>(without_grads(all), p, in, out, options, memory);
+  }
   reverse_call<T, Arch, all_type>(all, p, in, given, grads, others, options, memory, saved).run();
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -30,17 +31,21 @@ struct expected_axis {
                     meaning + ") is " + std::to_string(found) + ", expected " + expected);
 }
 
+inline void check_axes(const char* who, const char* argument, std::span<const index> extents,
+                       std::span<const expected_axis> axes) {
+  for (std::size_t axis = 0; axis < extents.size(); ++axis) {
+    const expected_axis& e = axes[axis];
+    const index found = extents[axis];
+    if (found == e.extent || (e.or_one && found == 1)) continue;
+    throw_axis_error(who, argument, static_cast<int>(axis), e.meaning, found,
+                     (e.or_one && e.extent != 1 ? "1 or " : "") + std::to_string(e.extent));
+  }
+}
 // Throws shape_error for the first axis of view that does not have the extent expected.
 template <class T, int Rank>
 void check_extents(const char* who, const char* argument, const tensor_view<T, Rank>& view,
                    const std::array<expected_axis, static_cast<std::size_t>(Rank)>& axes) {
-  for (int axis = 0; axis < Rank; ++axis) {
-    const expected_axis& e = axes[static_cast<std::size_t>(axis)];
-    const index found = view.extent(axis);
-    if (found == e.extent || (e.or_one && found == 1)) continue;
-    throw_axis_error(who, argument, axis, e.meaning, found,
-                     (e.or_one && e.extent != 1 ? "1 or " : "") + std::to_string(e.extent));
-  }
+  check_axes(who, argument, view.extents(), axes);
 }
 
 namespace detail {

@@ -222,10 +222,6 @@ bool overlaps_itself(const tensor_view<T, Rank>& view) {
 struct named_view {
   const char* name;
   footprint memory;
-
-  template <class T, int Rank>
-  named_view(const char* view_name, const tensor_view<T, Rank>& view)
-      : name(view_name), memory(view) {}
 };
 
 // What every call demands of an output: each index its own element, none shared with another view

@@ -15,6 +15,58 @@ namespace heed::inline HEED_ABI {
 template <int Rank>
 using shape = std::array<index, static_cast<std::size_t>(Rank)>;
 
+namespace detail {
+
+// What views of all types and ranks share.
+[[noreturn]] inline void refuse_view(const std::string& why) {
+  throw shape_error("heed: tensor_view: " + why);
+}
+[[noreturn]] inline void refuse_null(index size) {
+  refuse_view("a null pointer to " + std::to_string(size) + " elements");
+}
+[[noreturn]] inline void refuse_span(index last, std::size_t size) {
+  refuse_view("the shape reaches element " + std::to_string(last) + " of a span of " +
+              std::to_string(size));
+}
+[[noreturn]] inline void refuse_slice(index begin, index end, int axis, bool exists, index extent) {
+  throw shape_error("heed: tensor_view::slice: [" + std::to_string(begin) + ", " +
+                    std::to_string(end) + ") does not lie in axis " + std::to_string(axis) +
+                    (exists ? " of " + std::to_string(extent) : ""));
+}
+
+// No extent or stride is negative; element count and byte offsets fit in index.
+constexpr void check_view(std::span<const index> extents, std::span<const index> strides,
+                          std::size_t element_size) {
+  constexpr index largest = PTRDIFF_MAX;
+  bool any = true;
+  for (std::size_t axis = 0; axis < extents.size(); ++axis) {
+    if (extents[axis] < 0) {
+      refuse_view("axis " + std::to_string(axis) + " has negative extent " +
+                  std::to_string(extents[axis]));
+    }
+    if (strides[axis] < 0) {
+      refuse_view("axis " + std::to_string(axis) + " has negative stride " +
+                  std::to_string(strides[axis]));
+    }
+    any = any && extents[axis] > 0;
+  }
+  if (!any) return;
+  index count = 1, last = 0;
+  for (std::size_t axis = 0; axis < extents.size(); ++axis) {
+    const index steps = extents[axis] - 1, stride = strides[axis];
+    const index room = largest / static_cast<index>(element_size) - 1 - last;
+    if (count > largest / extents[axis] || (stride > 0 && steps > room / stride)) {
+      refuse_view("extent " + std::to_string(extents[axis]) + " with stride " +
+                  std::to_string(stride) + " in axis " + std::to_string(axis) +
+                  " goes beyond 64-bit sizes");
+    }
+    count *= extents[axis];
+    last += steps * stride;
+  }
+}
+
+}  // namespace detail
+
 // A view of Rank axes over elements of type T (const T for inputs). Element (i0, i1, ...) lies at
 // data + i0 * stride(0) + i1 * stride(1) + ...; strides count elements, are >= 0, and need no
 // alignment or order: [B,T,H,D], [B,H,T,D] and slices of a fused buffer differ in strides only.
@@ -39,11 +91,8 @@ class tensor_view {
       : tensor_view(data, extents, row_major(extents)) {}
   constexpr tensor_view(T* data, const shape<Rank>& extents, const shape<Rank>& strides)
       : data_(data), extents_(extents), strides_(strides) {
-    check_shape();
-    if (data == nullptr && !empty()) {
-      throw shape_error("heed: tensor_view: a null pointer to " + std::to_string(size()) +
-                        " elements");
-    }
+    detail::check_view(extents_, strides_, sizeof(T));
+    if (data == nullptr && !empty()) detail::refuse_null(size());
   }
 
   // Over a span, which must hold every element that the shape and strides reach.
@@ -52,11 +101,9 @@ class tensor_view {
   constexpr tensor_view(std::span<T> elements, const shape<Rank>& extents,
                         const shape<Rank>& strides)
       : data_(elements.data()), extents_(extents), strides_(strides) {
-    check_shape();
+    detail::check_view(extents_, strides_, sizeof(T));
     if (!empty() && static_cast<std::size_t>(last_offset()) >= elements.size()) {
-      throw shape_error("heed: tensor_view: the shape reaches element " +
-                        std::to_string(last_offset()) + " of a span of " +
-                        std::to_string(elements.size()));
+      detail::refuse_span(last_offset(), elements.size());
     }
   }
 
@@ -124,10 +171,9 @@ class tensor_view {
 
   // Indices [begin, end) of one axis.
   constexpr tensor_view slice(int axis, index begin, index end) const {
-    if (axis < 0 || axis >= Rank || begin < 0 || end < begin || end > extent(axis)) {
-      throw shape_error("heed: tensor_view::slice: [" + std::to_string(begin) + ", " +
-                        std::to_string(end) + ") does not lie in axis " + std::to_string(axis) +
-                        (axis < 0 || axis >= Rank ? "" : " of " + std::to_string(extent(axis))));
+    const bool exists = axis >= 0 && axis < Rank;
+    if (!exists || begin < 0 || end < begin || end > extent(axis)) {
+      detail::refuse_slice(begin, end, axis, exists, exists ? extent(axis) : 0);
     }
     tensor_view part = *this;
     part.extents_[static_cast<std::size_t>(axis)] = end - begin;
@@ -147,7 +193,7 @@ class tensor_view {
   }
 
   // An axis of extent 0 counts as 1, so that no stride becomes 0 by itself. A step that does not
-  // fit stops growing; check_shape then refuses the shape.
+  // fit stops growing; check_view then refuses the shape.
   static constexpr shape<Rank> row_major(const shape<Rank>& extents) noexcept {
     shape<Rank> s{};
     index step = 1;
@@ -156,38 +202,6 @@ class tensor_view {
       if (extents[axis] > 1) step = step > largest / extents[axis] ? largest : step * extents[axis];
     }
     return s;
-  }
-
-  constexpr void check_shape() const {
-    bool any = true;
-    for (std::size_t axis = 0; axis < Rank; ++axis) {
-      if (extents_[axis] < 0) {
-        throw shape_error("heed: tensor_view: axis " + std::to_string(axis) +
-                          " has negative extent " + std::to_string(extents_[axis]));
-      }
-      if (strides_[axis] < 0) {
-        throw shape_error("heed: tensor_view: axis " + std::to_string(axis) +
-                          " has negative stride " + std::to_string(strides_[axis]));
-      }
-      any = any && extents_[axis] > 0;
-    }
-    if (any) check_range();
-  }
-
-  // Element count and byte offsets fit in index.
-  constexpr void check_range() const {
-    index count = 1, last = 0;
-    for (std::size_t axis = 0; axis < Rank; ++axis) {
-      const index steps = extents_[axis] - 1, stride = strides_[axis];
-      const index room = largest / static_cast<index>(sizeof(T)) - 1 - last;
-      if (count > largest / extents_[axis] || (stride > 0 && steps > room / stride)) {
-        throw shape_error("heed: tensor_view: extent " + std::to_string(extents_[axis]) +
-                          " with stride " + std::to_string(stride) + " in axis " +
-                          std::to_string(axis) + " goes beyond 64-bit sizes");
-      }
-      count *= extents_[axis];
-      last += steps * stride;
-    }
   }
 
   T* data_ = nullptr;

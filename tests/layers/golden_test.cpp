@@ -11,7 +11,7 @@ using layer_program::outcome;
 using layer_program::settings;
 
 void check_case(const golden_case& one, const settings& how) {
-  const outcome o = layer_program::run_case(layer_program::attend_case(one.folder()), how);
+  const outcome o = layer_program::run_case(layer_program::case_folder(one.folder()), how);
   REQUIRE(o.error.has_value());
   INFO("y " << o.error->relative);
   CHECK(o.error->relative <= o.tolerance);

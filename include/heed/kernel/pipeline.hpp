@@ -9,6 +9,23 @@
 #include "heed/kernel/contexts.hpp"
 #include "heed/kernel/panel.hpp"
 
+namespace heed::inline HEED_ABI {
+
+template <class Mechanism>
+struct differentiated;  // kernel/reverse.hpp
+
+// The mechanism alone, of what with_grad made.
+template <class Mechanism>
+constexpr const Mechanism& without_grad(const Mechanism& mechanism) noexcept {
+  return mechanism;
+}
+template <class Mechanism>
+constexpr const Mechanism& without_grad(const differentiated<Mechanism>& mechanism) noexcept {
+  return mechanism;
+}
+
+}  // namespace heed::inline HEED_ABI
+
 namespace heed::inline HEED_ABI::kernel {
 
 // True where X has a member of that name, of whatever kind: the name becomes ambiguous in a class
@@ -197,6 +214,12 @@ constexpr auto expand(const Mechanism& m) {
   } else {
     return std::tuple<Mechanism>(m);
   }
+}
+
+// A forward sweep does not look at gradients: lists with and without them are one to it.
+template <class... Stages>
+constexpr auto without_grads(const std::tuple<Stages...>& all) {
+  return std::apply([](const auto&... s) { return std::make_tuple(without_grad(s)...); }, all);
 }
 
 template <place Where, class Stage>

@@ -56,18 +56,7 @@ class grad_checks {
   template <class View, class Like>
   void add(const std::string& name, const View& view, const Like& like) {
     if (view.data() == nullptr && view.empty()) return;
-    for (int axis = 0; axis < View::rank; ++axis) {
-      if (view.extent(axis) != like.extent(axis)) {
-        throw shape_error("heed: attend_grad: " + name + ": axis " + std::to_string(axis) + " is " +
-                          std::to_string(view.extent(axis)) + ", expected " +
-                          std::to_string(like.extent(axis)));
-      }
-    }
-    named_view one(name.c_str(), view);
-    check_output("attend_grad", one, {});
-    reads_.push_back({"", like});
-    names_.push_back(name);
-    writes_.push_back(footprint(view));
+    add(name, footprint(view), footprint(like));
   }
   // Throws shape_error where a gradient shares elements with another or with what is read.
   void finish() const {
@@ -78,6 +67,19 @@ class grad_checks {
   }
 
  private:
+  void add(const std::string& name, const footprint& view, const footprint& like) {
+    for (std::size_t axis = 0; axis < static_cast<std::size_t>(view.rank); ++axis) {
+      if (view.extents[axis] != like.extents[axis]) {
+        throw shape_error("heed: attend_grad: " + name + ": axis " + std::to_string(axis) + " is " +
+                          std::to_string(view.extents[axis]) + ", expected " +
+                          std::to_string(like.extents[axis]));
+      }
+    }
+    check_output("attend_grad", {name.c_str(), view}, {});
+    reads_.push_back({"", like});
+    names_.push_back(name);
+    writes_.push_back(view);
+  }
   void refuse_overlap(std::size_t n, const footprint& other, const char* name) const {
     if (writes_[n].empty || other.empty || !views_overlap(writes_[n], other)) return;
     throw shape_error("heed: attend_grad: " + names_[n] + " shares elements with " +

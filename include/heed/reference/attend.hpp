@@ -80,14 +80,8 @@ class steps {
     return *this;
   }
 
-  // In the order in which they apply: by place, within a place as they were added.
-  std::vector<step<T>> sorted() const {
-    std::vector<step<T>> list = list_;
-    std::stable_sort(list.begin(), list.end(), [](const step<T>& a, const step<T>& b) {
-      return static_cast<int>(a.where) < static_cast<int>(b.where);
-    });
-    return list;
-  }
+  // As they were added.
+  const std::vector<step<T>>& list() const noexcept { return list_; }
 
  private:
   std::vector<step<T>> list_;
@@ -153,7 +147,7 @@ void attend(std::type_identity_t<tensor_view<const T, 4>> q,
             std::type_identity_t<tensor_view<const T, 4>> v, tensor_view<T, 4> out,
             const std::type_identity_t<attend_options<T>>& options, const steps<T>& mechanisms) {
   const problem call = make_problem<T>(q, k, v, out, options);
-  const std::vector<step<T>> list = mechanisms.sorted();
+  const std::vector<step<T>>& list = mechanisms.list();
   index scores = 0;
   for (const step<T>& one : list) {
     one.check(call, options.mask);

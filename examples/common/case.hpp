@@ -13,7 +13,7 @@
 #include "heed/mask.hpp"
 #include "heed/problem.hpp"
 
-namespace attend_program {
+namespace cases {
 
 // What is wrong with a case or a command line, in one sentence that says where.
 class case_error : public std::runtime_error {
@@ -29,10 +29,10 @@ class not_built : public std::runtime_error {
 
 // The parameters of a case. Every key that is read is remembered, so that check_all_read() can
 // refuse a case that asks for something nobody looked at.
-class attend_case {
+class case_folder {
  public:
   // Reads FOLDER/case.txt: throws case_error when it is missing or malformed.
-  explicit attend_case(std::filesystem::path folder);
+  explicit case_folder(std::filesystem::path folder);
 
   const std::filesystem::path& folder() const noexcept { return folder_; }
   std::string name() const;       // the key name, else the folder's name
@@ -84,4 +84,4 @@ class attend_case {
   std::map<std::string, entry> values_;
 };
 
-}  // namespace attend_program
+}  // namespace cases

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace attend_program {
+namespace cases {
 namespace {
 
 using heed::io::printable;
@@ -28,7 +28,7 @@ std::string joined(const std::vector<heed::index>& extents) {
 
 }  // namespace
 
-attend_case::attend_case(std::filesystem::path folder) : folder_(std::move(folder)) {
+case_folder::case_folder(std::filesystem::path folder) : folder_(std::move(folder)) {
   if (!std::filesystem::is_directory(folder_)) {
     throw case_error(folder_.string() + ": no such folder");
   }
@@ -41,11 +41,11 @@ attend_case::attend_case(std::filesystem::path folder) : folder_(std::move(folde
   if (file.bad()) throw case_error(path.string() + ": cannot be read");
 }
 
-void attend_case::fail(const std::string& problem) const {
+void case_folder::fail(const std::string& problem) const {
   throw case_error((folder_ / "case.txt").string() + ": " + problem);
 }
 
-void attend_case::read_line(const std::string& line, int number) {
+void case_folder::read_line(const std::string& line, int number) {
   const std::string_view content(line.data(), line.size() - (line.ends_with('\r') ? 1 : 0));
   if (content.empty()) return;
   const std::size_t equals = content.find('=');
@@ -58,17 +58,17 @@ void attend_case::read_line(const std::string& line, int number) {
   }
 }
 
-std::string attend_case::name() const {
+std::string case_folder::name() const {
   if (has("name")) return printable(text("name"));
   const std::filesystem::path last = folder_.filename();
   return (last.empty() ? folder_.parent_path().filename() : last).string();
 }
 
-std::string attend_case::mechanism() const {
+std::string case_folder::mechanism() const {
   return printable(text("mechanism"));
 }
 
-heed::problem attend_case::problem() const {
+heed::problem case_folder::problem() const {
   heed::problem p;
   const std::pair<const char*, heed::index*> extents[] = {
       {"B", &p.B},     {"T", &p.T}, {"S", &p.S},  {"Hq", &p.Hq},
@@ -79,7 +79,7 @@ heed::problem attend_case::problem() const {
   return p;
 }
 
-heed::mask attend_case::mask() const {
+heed::mask case_folder::mask() const {
   heed::mask m;
   static_cast<void>(text("causal"));  // must be there: absent is too easily taken for either
   m.is_causal = flag("causal");
@@ -88,19 +88,19 @@ heed::mask attend_case::mask() const {
   return m.window(keys - 1, m.is_causal ? 0 : heed::mask::unlimited);
 }
 
-bool attend_case::has(const std::string& key) const {
+bool case_folder::has(const std::string& key) const {
   const auto found = values_.find(key);
   if (found == values_.end()) return false;
   found->second.read = true;
   return found->second.text != "none";
 }
 
-std::string attend_case::text(const std::string& key) const {
+std::string case_folder::text(const std::string& key) const {
   if (!has(key)) fail(key + " is missing");
   return values_.at(key).text;
 }
 
-std::string attend_case::choice(const std::string& key,
+std::string case_folder::choice(const std::string& key,
                                 std::initializer_list<const char*> of) const {
   const std::string value = text(key);
   std::string words;
@@ -111,7 +111,7 @@ std::string attend_case::choice(const std::string& key,
   fail(key + "=" + printable(value) + " is not " + words);
 }
 
-heed::index attend_case::integer(const std::string& key) const {
+heed::index case_folder::integer(const std::string& key) const {
   const std::string digits = text(key);
   heed::index result = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
@@ -121,13 +121,13 @@ heed::index attend_case::integer(const std::string& key) const {
   return result;
 }
 
-heed::index attend_case::extent(const std::string& key) const {
+heed::index case_folder::extent(const std::string& key) const {
   const heed::index value = integer(key);
   if (value < 0) fail(key + "=" + std::to_string(value) + " is negative");
   return value;
 }
 
-double attend_case::real(const std::string& key) const {
+double case_folder::real(const std::string& key) const {
   const std::string digits = text(key);
   double result = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
@@ -137,14 +137,14 @@ double attend_case::real(const std::string& key) const {
   return result;
 }
 
-bool attend_case::flag(const std::string& key) const {
+bool case_folder::flag(const std::string& key) const {
   if (!has(key)) return false;
   const std::string digit = text(key);
   if (digit != "0" && digit != "1") fail(key + "=" + printable(digit) + " is not 0 or 1");
   return digit == "1";
 }
 
-void attend_case::check_all_read() const {
+void case_folder::check_all_read() const {
   const std::string kind =
       values_.contains("layer") ? "layer " + printable(text("layer")) : "mechanism " + mechanism();
   for (const auto& [key, v] : values_) {
@@ -154,7 +154,7 @@ void attend_case::check_all_read() const {
   }
 }
 
-void attend_case::check_shape(const heed::io::npy_array& array, const std::string& name,
+void case_folder::check_shape(const heed::io::npy_array& array, const std::string& name,
                               const std::vector<heed::index>& expected) const {
   const std::vector<heed::index>& found = array.extents();
   bool same = found.size() == expected.size();
@@ -179,7 +179,7 @@ void attend_case::check_shape(const heed::io::npy_array& array, const std::strin
 }
 
 template <class T>
-heed::io::npy_array attend_case::tensor(const std::string& name,
+heed::io::npy_array case_folder::tensor(const std::string& name,
                                         const std::vector<heed::index>& expected) const {
   const std::string stored = std::is_same_v<T, float> ? name + "_f32" : name;
   heed::io::npy_array array = heed::io::read_npy(folder_ / (stored + ".npy"));
@@ -187,12 +187,12 @@ heed::io::npy_array attend_case::tensor(const std::string& name,
   check_shape(array, stored, expected);
   return array;
 }
-template heed::io::npy_array attend_case::tensor<float>(const std::string&,
+template heed::io::npy_array case_folder::tensor<float>(const std::string&,
                                                         const std::vector<heed::index>&) const;
-template heed::io::npy_array attend_case::tensor<double>(const std::string&,
+template heed::io::npy_array case_folder::tensor<double>(const std::string&,
                                                          const std::vector<heed::index>&) const;
 
-std::optional<heed::io::npy_array> attend_case::expected(
+std::optional<heed::io::npy_array> case_folder::expected(
     const std::string& name, const std::vector<heed::index>& extents) const {
   const std::filesystem::path path = folder_ / (name + ".npy");
   if (!std::filesystem::exists(path)) return std::nullopt;
@@ -201,9 +201,9 @@ std::optional<heed::io::npy_array> attend_case::expected(
   return array.as<double>();
 }
 
-std::optional<heed::io::npy_array> attend_case::expected_out() const {
+std::optional<heed::io::npy_array> case_folder::expected_out() const {
   const heed::problem p = problem();
   return expected("out", {p.B, p.T, p.Hq, p.Dv});
 }
 
-}  // namespace attend_program
+}  // namespace cases

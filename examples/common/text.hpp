@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-namespace attend_program {
+namespace cases {
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
@@ -26,4 +26,4 @@ inline std::string duration(double seconds) {
   return format("%.2f s", seconds);
 }
 
-}  // namespace attend_program
+}  // namespace cases
