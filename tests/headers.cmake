@@ -95,7 +95,7 @@ file(
   CONTENT
     "set(compiler [[${CMAKE_CXX_COMPILER}]])
 set(clang [[${HEED_CLANGXX}]])
-set(includes [[-I${PROJECT_SOURCE_DIR}/include;-I${CMAKE_CURRENT_SOURCE_DIR};\
+set(includes [[-I${PROJECT_SOURCE_DIR}/include;-I${CMAKE_CURRENT_SOURCE_DIR};-I${PROJECT_SOURCE_DIR}/examples;\
 $<$<BOOL:${folders}>:-isystem$<JOIN:${folders},;-isystem>>]])
 set(warnings [[${heed_warnings}]])
 ")
@@ -146,8 +146,8 @@ endif()
 # A second compiler's view: every header, and of what heed's programs instantiate every mechanism
 # forward and backward, a cache, a layer, and the benchmarks, which the tests do not build.
 if(HEED_CLANG_CHECK)
-  file(GLOB sources CONFIGURE_DEPENDS ../examples/attend/*.cpp ../examples/layer/path.cpp
-       ../bench/*/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ../examples/attend/*.cpp ../examples/common/*.cpp
+       ../examples/layer/path.cpp ../bench/*/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/decode_(cope|mta|plain)\\.cpp$")
   foreach(file IN LISTS sources ITEMS ${CMAKE_CURRENT_BINARY_DIR}/headers/after_windows.cpp)
     cmake_path(GET file STEM name)
