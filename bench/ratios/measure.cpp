@@ -1,3 +1,4 @@
+#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,6 +110,9 @@ double part_of_fma_peak(const std::function<void()>& f, double flops, int pairs)
 double extra_mb(const std::function<void()>& f, double tensor_bytes) {
   int ends[2];
   if (pipe(ends) != 0) throw std::runtime_error("heed-ratios: pipe failed");
+#ifdef __GLIBC__
+  malloc_trim(0);  // what earlier measurements have freed would count as the child's
+#endif
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("heed-ratios: fork failed");
   if (child == 0) {
