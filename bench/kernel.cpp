@@ -3,6 +3,7 @@
 // interleaves, this program does not.
 #include <benchmark/benchmark.h>
 
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -63,9 +64,9 @@ void softmax_strip(benchmark::State& state) {
   const heed::index rows = 12, cols = state.range(0), ld = cols + 16, dv = 64;
   const auto x = random_numbers(rows * ld);
   auto p = x;
-  std::vector<float> max(12), sum(12 * k::vec<float, arch>::size), out(12 * 64);
+  std::vector<float> max(12, -std::numeric_limits<float>::infinity());
+  std::vector<float> sum(12 * k::vec<float, arch>::size), out(12 * 64);
   const k::softmax_rows<float> rows_state{max.data(), sum.data(), out.data(), dv, dv};
-  k::softmax_begin<arch>(rows, rows_state);
   for (auto _ : state) {
     for (std::size_t i = 0; i < x.size(); ++i) p[i] = x[i];
     k::softmax_strip<arch>(p.data(), ld, rows, cols, rows_state);

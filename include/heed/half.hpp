@@ -37,44 +37,46 @@ inline constexpr std::uint32_t float16_quiet = 0x0200u;
 // Numbers in [0.5, 1) are 2^-24 apart, as float16's subnormals: adding it rounds to those.
 inline constexpr std::uint32_t float16_subnormal_magic = 0x3f000000u;
 
-constexpr std::uint16_t to_bfloat16(float value) noexcept {
-  const auto x = std::bit_cast<std::uint32_t>(value);
-  if ((x & ~sign_bit) > infinity) return static_cast<std::uint16_t>(x >> 16 | bfloat16_quiet);
-  return static_cast<std::uint16_t>((x + bfloat16_half + (x >> 16 & 1u)) >> 16);
-}
-
-constexpr float from_bfloat16(std::uint16_t h) noexcept {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(h) << 16);
-}
-
-constexpr std::uint16_t to_float16(float value) noexcept {
-  const auto x = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t sign = (x & sign_bit) >> 16, size = x & ~sign_bit;
-  std::uint32_t h = float16_infinity;
-  if (size > infinity) {
-    h |= float16_quiet | (size >> float16_shift & 0x3ffu);
-  } else if (size < float16_normal) {
-    const float sum = std::bit_cast<float>(size) + std::bit_cast<float>(float16_subnormal_magic);
-    h = std::bit_cast<std::uint32_t>(sum) - float16_subnormal_magic;
-  } else if (size < float16_too_large) {
-    h = (size - float16_rebias + float16_half + (size >> float16_shift & 1u)) >> float16_shift;
+struct bfloat16_format {
+  static constexpr std::uint16_t narrow(float value) noexcept {
+    const auto x = std::bit_cast<std::uint32_t>(value);
+    if ((x & ~sign_bit) > infinity) return static_cast<std::uint16_t>(x >> 16 | bfloat16_quiet);
+    return static_cast<std::uint16_t>((x + bfloat16_half + (x >> 16 & 1u)) >> 16);
   }
-  return static_cast<std::uint16_t>(sign | h);
-}
-
-constexpr float from_float16(std::uint16_t h) noexcept {
-  const std::uint32_t sign = (h & 0x8000u) << 16, size = h & 0x7fffu;
-  std::uint32_t x = (size << float16_shift) + float16_rebias;
-  if (size > float16_infinity) {
-    x = infinity | quiet_bit | size << float16_shift;
-  } else if (size == float16_infinity) {
-    x = infinity;
-  } else if (size < 0x0400u) {  // size 2^-24, as the difference of two normal numbers
-    const float above = std::bit_cast<float>((size << float16_shift) + float16_normal);
-    x = std::bit_cast<std::uint32_t>(above - std::bit_cast<float>(float16_normal));
+  static constexpr float widen(std::uint16_t h) noexcept {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(h) << 16);
   }
-  return std::bit_cast<float>(sign | x);
-}
+};
+
+struct float16_format {
+  static constexpr std::uint16_t narrow(float value) noexcept {
+    const auto x = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = (x & sign_bit) >> 16, size = x & ~sign_bit;
+    std::uint32_t h = float16_infinity;
+    if (size > infinity) {
+      h |= float16_quiet | (size >> float16_shift & 0x3ffu);
+    } else if (size < float16_normal) {
+      const float sum = std::bit_cast<float>(size) + std::bit_cast<float>(float16_subnormal_magic);
+      h = std::bit_cast<std::uint32_t>(sum) - float16_subnormal_magic;
+    } else if (size < float16_too_large) {
+      h = (size - float16_rebias + float16_half + (size >> float16_shift & 1u)) >> float16_shift;
+    }
+    return static_cast<std::uint16_t>(sign | h);
+  }
+  static constexpr float widen(std::uint16_t h) noexcept {
+    const std::uint32_t sign = (h & 0x8000u) << 16, size = h & 0x7fffu;
+    std::uint32_t x = (size << float16_shift) + float16_rebias;
+    if (size > float16_infinity) {
+      x = infinity | quiet_bit | size << float16_shift;
+    } else if (size == float16_infinity) {
+      x = infinity;
+    } else if (size < 0x0400u) {  // size 2^-24, as the difference of two normal numbers
+      const float above = std::bit_cast<float>((size << float16_shift) + float16_normal);
+      x = std::bit_cast<std::uint32_t>(above - std::bit_cast<float>(float16_normal));
+    }
+    return std::bit_cast<float>(sign | x);
+  }
+};
 
 // value in float, towards zero, with the last bit set when that is not exact: rounded once more to
 // fewer bits it gives what value itself would.
@@ -94,19 +96,21 @@ constexpr float to_odd(double value) noexcept {
 
 }  // namespace half_detail
 
-class bfloat16 {
+// A number of two bytes in one of the formats: bfloat16 or float16.
+template <class Format>
+class half_number {
  public:
-  bfloat16() = default;
-  constexpr explicit bfloat16(float value) noexcept : bits_(half_detail::to_bfloat16(value)) {}
-  constexpr explicit bfloat16(double value) noexcept : bfloat16(half_detail::to_odd(value)) {}
-  constexpr explicit operator float() const noexcept { return half_detail::from_bfloat16(bits_); }
+  half_number() = default;
+  constexpr explicit half_number(float value) noexcept : bits_(Format::narrow(value)) {}
+  constexpr explicit half_number(double value) noexcept : half_number(half_detail::to_odd(value)) {}
+  constexpr explicit operator float() const noexcept { return Format::widen(bits_); }
   constexpr explicit operator double() const noexcept {
-    return static_cast<double>(half_detail::from_bfloat16(bits_));
+    return static_cast<double>(Format::widen(bits_));
   }
 
   constexpr std::uint16_t bits() const noexcept { return bits_; }
-  static constexpr bfloat16 from_bits(std::uint16_t pattern) noexcept {
-    bfloat16 value(0.0f);
+  static constexpr half_number from_bits(std::uint16_t pattern) noexcept {
+    half_number value(0.0f);
     value.bits_ = pattern;
     return value;
   }
@@ -114,27 +118,8 @@ class bfloat16 {
  private:
   std::uint16_t bits_;
 };
-
-class float16 {
- public:
-  float16() = default;
-  constexpr explicit float16(float value) noexcept : bits_(half_detail::to_float16(value)) {}
-  constexpr explicit float16(double value) noexcept : float16(half_detail::to_odd(value)) {}
-  constexpr explicit operator float() const noexcept { return half_detail::from_float16(bits_); }
-  constexpr explicit operator double() const noexcept {
-    return static_cast<double>(half_detail::from_float16(bits_));
-  }
-
-  constexpr std::uint16_t bits() const noexcept { return bits_; }
-  static constexpr float16 from_bits(std::uint16_t pattern) noexcept {
-    float16 value(0.0f);
-    value.bits_ = pattern;
-    return value;
-  }
-
- private:
-  std::uint16_t bits_;
-};
+using bfloat16 = half_number<half_detail::bfloat16_format>;
+using float16 = half_number<half_detail::float16_format>;
 
 static_assert(sizeof(bfloat16) == 2 && std::is_trivially_copyable_v<bfloat16>);
 static_assert(sizeof(float16) == 2 && std::is_trivially_copyable_v<float16>);

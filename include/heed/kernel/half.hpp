@@ -163,34 +163,33 @@ HEED_INLINE void store_narrowed(H* p, const vec<float, Arch>& v) {
     narrow_lanes<Arch>(v, p);
 }
 
-// to[i] = from[i] for i < n, exactly.
+// to[i] = from[i] for i < n; vector(from, to) converts as many as a vector of floats has.
+template <class Arch, class From, class To, class Vector>
+void convert_run(const From* from, To* to, index n, const Vector& vector) {
+  constexpr index lanes = width<float, Arch>;
+  index i = 0;
+  for (; i + lanes <= n; i += lanes) vector(from + i, to + i);
+  if (i == n) return;
+  From rest[lanes] = {};
+  To converted[lanes];
+  const auto count = static_cast<std::size_t>(n - i);
+  std::memcpy(rest, from + i, count * sizeof(From));
+  vector(rest, converted);
+  std::memcpy(to + i, converted, count * sizeof(To));
+}
+// Exactly.
 template <half_type H, class Arch = default_arch>
 void widen(const H* from, float* to, index n) {
-  constexpr index lanes = width<float, Arch>;
-  index i = 0;
-  for (; i + lanes <= n; i += lanes) store_vec<Arch>(to + i, load_widened<Arch>(from + i));
-  if (i == n) return;
-  H rest[lanes] = {};
-  float wide[lanes];
-  const auto count = static_cast<std::size_t>(n - i);
-  std::memcpy(rest, from + i, count * sizeof(H));
-  store_vec<Arch>(wide, load_widened<Arch>(rest));
-  std::memcpy(to + i, wide, count * sizeof(float));
+  convert_run<Arch>(from, to, n, [](const H* p, float* q) HEED_INLINE_LAMBDA {
+    store_vec<Arch>(q, load_widened<Arch>(p));
+  });
 }
-
-// to[i] = from[i] for i < n, rounded to nearest even.
+// Rounded to nearest even.
 template <half_type H, class Arch = default_arch>
 void narrow(const float* from, H* to, index n) {
-  constexpr index lanes = width<float, Arch>;
-  index i = 0;
-  for (; i + lanes <= n; i += lanes) store_narrowed<Arch>(to + i, load_vec<Arch>(from + i));
-  if (i == n) return;
-  float rest[lanes] = {};
-  H half[lanes];
-  const auto count = static_cast<std::size_t>(n - i);
-  std::memcpy(rest, from + i, count * sizeof(float));
-  store_narrowed<Arch>(half, load_vec<Arch>(rest));
-  std::memcpy(to + i, half, count * sizeof(H));
+  convert_run<Arch>(from, to, n, [](const float* p, H* q) HEED_INLINE_LAMBDA {
+    store_narrowed<Arch>(q, load_vec<Arch>(p));
+  });
 }
 
 }  // namespace heed::inline HEED_ABI::kernel

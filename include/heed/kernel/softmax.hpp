@@ -1,7 +1,6 @@
 // The online softmax on a strip of rows, with a maximum that is only raised when it has to be.
 #pragma once
 
-#include <cmath>
 #include <type_traits>
 
 #include "heed/kernel/math.hpp"
@@ -22,20 +21,6 @@ struct softmax_rows {
     return {max + row, sum + row * lanes, out + row * ldo, ldo, dv};
   }
 };
-
-// The state before the first key.
-template <class Arch, class T>
-inline void softmax_begin(index rows, const softmax_rows<T>& state) {
-  constexpr index w = width<T, Arch>;
-  for (index r = 0; r < rows; ++r) {
-    state.max[r] = -std::numeric_limits<T>::infinity();
-    store_vec<Arch>(state.sum + r * w, vec<T, Arch>(T(0)));
-    T* out = state.out + r * state.ldo;
-    const index whole = state.dv / w * w;
-    for (index i = 0; i < whole; i += w) store_vec<Arch>(out + i, vec<T, Arch>(T(0)));
-    for (index i = whole; i < state.dv; ++i) out[i] = T(0);
-  }
-}
 
 // How softmax_strip takes its exponentials. A row's maximum is a whole number of octaves, m = M ln
 // 2, so that one fused step rounds x log2(e) - M and the reduction needs no subtraction of m.
@@ -341,32 +326,6 @@ inline void exp_strip(const T* logits, index ld, index rows, index cols, const T
   softmax_groups<Arch>(logits, ld, rows, cols, max,
                        exponentials_use<pass::weigh, T>{nullptr, to, factor, ldt});
   fill_rest<Arch>(to, ldt, rows, cols, T(0));
-}
-
-// The sum of row r.
-template <class Arch, class T>
-inline T reduce_sum(index r, const softmax_rows<T>& state) {
-  return sum_lanes(load_vec<Arch>(state.sum + r * width<T, Arch>));
-}
-
-// Divides out by the row's sum and returns its log-sum-exp. sink is one more logit that only the
-// sum sees. A row without any key: out 0 and the log-sum-exp is the sink, -inf without one.
-template <class Arch, class T>
-inline T finish_row(index r, const softmax_rows<T>& state,
-                    T sink = -std::numeric_limits<T>::infinity()) {
-  constexpr T infinity = std::numeric_limits<T>::infinity();
-  const T m = state.max[r];
-  if (m == -infinity && sink == -infinity && reduce_sum<Arch>(r, state) == T(0)) return -infinity;
-  if (sink == -infinity) {
-    const T total = reduce_sum<Arch>(r, state);
-    scale_row<Arch>(state.out + r * state.ldo, state.dv, T(1) / total);
-    return m + std::log(total);
-  }
-  const T top = sink > m ? sink : m;
-  const T share = exp_of<Arch>(m - top);
-  const T total = reduce_sum<Arch>(r, state) * share + exp_of<Arch>(sink - top);
-  scale_row<Arch>(state.out + r * state.ldo, state.dv, share / total);
-  return top + std::log(total);
 }
 
 }  // namespace heed::inline HEED_ABI::kernel
