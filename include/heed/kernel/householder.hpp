@@ -166,10 +166,9 @@ void carry_to_chunk_end(const chunk_shape<T, Arch>& shape, const chunk_data<T>& 
   for (index n = 0; n < shape.columns_size(); ++n) ends[n] = chunk.keys[n];
   for (index j = 0; j < shape.tokens; j += group) {
     const index within = j % strip;
-    add_packed_product<Arch>(chunk.minus_w, shape.D, j, shape.tokens,
-                             chunk.m + j, shape.padded_tokens(),
-                             ends + (j - within) * shape.D + within, strip, shape.D,
-                             (std::min)(group, shape.padded_tokens() - j));
+    add_packed_product<Arch>(chunk.minus_w, shape.D, j, shape.tokens, chunk.m + j,
+                             shape.padded_tokens(), ends + (j - within) * shape.D + within, strip,
+                             shape.D, (std::min)(group, shape.padded_tokens() - j));
   }
 }
 
