@@ -636,11 +636,7 @@ class row_block {
   bool finite() const noexcept {
     for (index g = 0; g < heads_; ++g) {
       const T* lines = out_ + (g * count_ + first_row(0)) * ldo_;
-      vec<T, Arch> sum(T(0));  // 0 times what is finite
-      for (index n = 0; n < (count_ - first_row(0)) * ldo_; n += W) {
-        sum = xsimd::fma(load_vec<Arch>(lines + n), vec<T, Arch>(T(0)), sum);
-      }
-      if (!(sum_lanes(sum) == 0)) return false;
+      if (!all_finite<Arch>(lines, (count_ - first_row(0)) * ldo_)) return false;
     }
     return true;
   }
