@@ -24,55 +24,54 @@ struct convolution_block {
   index ld, ldw, keys;
 };
 
-// The sums of Rows rows and Vecs vectors of columns, over A kernel rows. Input vectors stream
-// through; the A weights of one key and the sums stay in registers.
-template <class Arch, int Rows, int Vecs, int A, class T>
+// Sums of one element side by side. A sum in pieces rounds less than a long one, and a tile of few
+// rows waits less for its last product.
+template <class Arch>
+inline constexpr int partial_sums = has_32_registers<Arch> ? 3 : 1;
+
+// The sums of Rows rows of one vector of columns, over A kernel rows. Input vectors stream through;
+// the A weights of one key and the sums stay in registers.
+template <class Arch, int Rows, int A, class T, int Sums>
 HEED_INLINE void convolve_rows(const T* in, const T* weights, const convolution_block& k,
-                               vec<T, Arch> (&sum)[Rows][Vecs]) {
-  constexpr index w = width<T, Arch>;
+                               vec<T, Arch> (&sum)[Sums][Rows]) {
   for (index b = 0; b < k.keys; ++b, ++in, weights += k.ldw) {
     vec<T, Arch> weight[A];
     unroll<A>([&](auto a) HEED_INLINE_LAMBDA { weight[a] = vec<T, Arch>(weights[a]); });
     unroll<Rows + A - 1>([&](auto x) HEED_INLINE_LAMBDA {
-      vec<T, Arch> entry[Vecs];
-      unroll<Vecs>([&](auto v)
-                       HEED_INLINE_LAMBDA { entry[v] = load_vec<Arch>(in + x * k.ld + v * w); });
+      const vec<T, Arch> entry = load_vec<Arch>(in + x * k.ld);
       unroll<A>([&](auto a) HEED_INLINE_LAMBDA {
         constexpr int r = decltype(x)::value - decltype(a)::value;
         if constexpr (r >= 0 && r < Rows) {
-          unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
-            sum[r][v] = xsimd::fma(weight[a], entry[v], sum[r][v]);
-          });
+          vec<T, Arch>& to = sum[a % Sums][r];
+          to = xsimd::fma(weight[a], entry, to);
         }
       });
     });
   }
 }
 
-// One register tile over all kernel rows [first, queries), written to out (row stride ldo) from
-// sums that begin at 0, or at what out holds. `in` is the entry that weight (0, 0) meets in row 0,
-// column 0; kernel rows before `first` meet rows that do not exist.
-template <class Arch, int Rows, int Vecs, class T>
+// One register tile over all kernel rows [first, queries), written to out (row stride ldo) or added
+// to what it holds. `in` is the entry that weight (0, 0) meets in row 0, column 0; kernel rows
+// before `first` meet rows that do not exist.
+template <class Arch, int Rows, class T>
 HEED_NOINLINE void convolve_tile(const T* in, const T* weights, const convolution_block& k,
                                  index first, index queries, bool add, T* out, index ldo) {
-  constexpr index w = width<T, Arch>;
-  vec<T, Arch> sum[Rows][Vecs];
-  unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
-    unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
-      sum[r][v] = add ? load_vec<Arch>(out + r * ldo + v * w) : vec<T, Arch>(T(0));
-    });
+  constexpr int sums = partial_sums<Arch>;
+  vec<T, Arch> sum[sums][Rows];
+  unroll<sums>([&](auto s) HEED_INLINE_LAMBDA {
+    unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA { sum[s][r] = vec<T, Arch>(T(0)); });
   });
   const auto rows = [&](auto count) HEED_INLINE_LAMBDA {
-    convolve_rows<Arch, Rows, Vecs, decltype(count)::value>(in + first * k.ld, weights + first, k,
-                                                            sum);
+    convolve_rows<Arch, Rows, decltype(count)::value>(in + first * k.ld, weights + first, k, sum);
     first += count;
   };
   while (queries - first >= 6) rows(std::integral_constant<int, 6>{});
   while (queries - first >= 2) rows(std::integral_constant<int, 2>{});
   if (queries - first == 1) rows(std::integral_constant<int, 1>{});
   unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
-    unroll<Vecs>([&](auto v)
-                     HEED_INLINE_LAMBDA { store_vec<Arch>(out + r * ldo + v * w, sum[r][v]); });
+    unroll<sums - 1>([&](auto s) HEED_INLINE_LAMBDA { sum[0][r] += sum[s + 1][r]; });
+    if (add) sum[0][r] += load_vec<Arch>(out + r * ldo);
+    store_vec<Arch>(out + r * ldo, sum[0][r]);
   });
 }
 
@@ -82,12 +81,11 @@ template <class T, class Arch>
 class convolution {
   static constexpr index W = width<T, Arch>;
   static constexpr int tall = 8;
-  static constexpr int wide = has_32_registers<Arch> ? 2 : 1;
 
  public:
   // `aside`: room for a tile of every head of a group, group_size(heads) elements; not used with
   // one head a group.
-  static constexpr index aside_size(index heads) noexcept { return heads * tall * wide * W; }
+  static constexpr index aside_size(index heads) noexcept { return heads * tall * W; }
   convolution(const convolution_weights<T>& weights, T* aside) : weights_(weights), aside_(aside) {}
 
   void run(const panel<T, Arch>& p, index older) const {
@@ -110,42 +108,29 @@ class convolution {
   template <int Rows>
   void run_rows(const panel<T, Arch>& p, index g, index r, index older) const {
     const auto [from, to] = p.seen(r, r + Rows, p.column + older);
-    for (index c = from; c < to;) {
-      if (wide > 1 && to - c > W) {
-        run_tile<Rows, wide>(p, g, r, c);
-        c += wide * W;
-      } else {
-        run_tile<Rows, 1>(p, g, r, c);
-        c += W;
-      }
-    }
+    for (index c = from; c < to; c += W) run_tile<Rows>(p, g, r, c);
   }
-  template <int Rows, int Vecs>
+  template <int Rows>
   HEED_INLINE void run_tile(const panel<T, Arch>& p, index g, index r, index c) const {
     const convolution_block k{p.row_stride, weights_.queries, weights_.keys};
     const index above = weights_.queries - 1;
     const index first = std::max<index>(0, above - p.row - r);
     if (weights_.heads == 1) {
-      convolve_tile<Arch, Rows, Vecs>(p.line(g, r - above) + c, weights_.at(p.head + g, 0), k,
-                                      first, weights_.queries, false, p.line(g, r) + c,
-                                      p.row_stride);
+      convolve_tile<Arch, Rows>(p.line(g, r - above) + c, weights_.at(p.head + g, 0), k, first,
+                                weights_.queries, false, p.line(g, r) + c, p.row_stride);
       return;
     }
     // All heads of the group read before one is written.
-    constexpr index size = Rows * Vecs * W;
+    constexpr index size = Rows * W;
     for (index h = 0; h < weights_.heads; ++h) {
       for (index m = 0; m < weights_.heads; ++m) {
-        convolve_tile<Arch, Rows, Vecs>(p.line(g + m, r - above) + c,
-                                        weights_.at(p.head + g + h, m), k, first, weights_.queries,
-                                        m > 0, aside_ + h * size, Vecs * W);
+        convolve_tile<Arch, Rows>(p.line(g + m, r - above) + c, weights_.at(p.head + g + h, m), k,
+                                  first, weights_.queries, m > 0, aside_ + h * size, W);
       }
     }
     for (index h = 0; h < weights_.heads; ++h) {
       for (index n = 0; n < Rows; ++n) {
-        for (index v = 0; v < Vecs; ++v) {
-          store_vec<Arch>(p.line(g + h, r + n) + c + v * W,
-                          load_vec<Arch>(aside_ + h * size + (n * Vecs + v) * W));
-        }
+        store_vec<Arch>(p.line(g + h, r + n) + c, load_vec<Arch>(aside_ + h * size + n * W));
       }
     }
   }
@@ -344,25 +329,17 @@ class convolution_adjoint {
   template <int Rows>
   void find_rows(const panel<T, Arch>& p, index g, index m, index r) const {
     const auto [from, to] = p.seen(r, r + Rows, p.column);
-    for (index c = from; c < to;) {
-      if (wide > 1 && to - c > W) {
-        find_tile<Rows, wide>(p, g, m, r, c);
-        c += wide * W;
-      } else {
-        find_tile<Rows, 1>(p, g, m, r, c);
-        c += W;
-      }
-    }
+    for (index c = from; c < to; c += W) find_tile<Rows>(p, g, m, r, c);
   }
-  template <int Rows, int Vecs>
+  template <int Rows>
   HEED_INLINE void find_tile(const panel<T, Arch>& p, index g, index m, index r, index c) const {
     const convolution_block k{ld_, weights_.queries, weights_.keys};
     const T* kernels = flipped_ + (g + m) * weights_.heads * size();
     const index column = c - p.first - (weights_.keys - 1);
     for (index h = 0; h < weights_.heads; ++h) {
-      convolve_tile<Arch, Rows, Vecs>(
-          row_of(out_ + h * head_stride_, r - p.begin + above()) + column, kernels + h * size(), k,
-          0, weights_.queries, h > 0, p.line(g + m, r) + c, p.row_stride);
+      convolve_tile<Arch, Rows>(row_of(out_ + h * head_stride_, r - p.begin + above()) + column,
+                                kernels + h * size(), k, 0, weights_.queries, h > 0,
+                                p.line(g + m, r) + c, p.row_stride);
     }
   }
 
