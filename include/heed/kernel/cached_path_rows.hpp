@@ -2,6 +2,7 @@
 #pragma once
 
 #include "heed/kernel/cached_path.hpp"
+#include "heed/kernel/path_walk.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
 
@@ -17,7 +18,7 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
         row_(c.row + source.position_),
         count_(c.count) {
     const auto& shape = source.layout_.chunk;
-    runs_ = c.memory.template take<run>(count_);
+    runs_ = c.memory.template take<path_run>(count_);
     along_ = c.memory.template take<T>(heads_ * count_ * shape.padded_tokens());
     walked_ = c.memory.template take<T>(heads_ * count_ * shape.padded_D());
     dust_ = c.memory.template take<T>(heads_ * count_);
@@ -25,12 +26,17 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
     for (index r = 0; r < count_; ++r) {
       const index chunk = (row_ + r) / cache_chunk;
       if (run_count_ == 0 || runs_[run_count_ - 1].chunk != chunk) {
-        runs_[run_count_++] = {r, r, chunk, chunk};
+        runs_[run_count_++] = {r, r, chunk, chunk, 0};
       }
       runs_[run_count_ - 1].end = r + 1;
+      runs_[run_count_ - 1].newest = row_ + r;
     }
     for (index g = 0; g < heads_; ++g) {
-      for (index n = 0; n < run_count_; ++n) meet_chunk(g, runs_[n]);
+      for (index n = 0; n < run_count_; ++n) {
+        const rows_in_chunk<T, Arch> own = own_chunk(g, runs_[n]);
+        const index first = g * count_ + runs_[n].begin;
+        own.meet(own.first_key > 0, walked_ + first * shape.padded_D(), dust_ + first);
+      }
     }
   }
 
@@ -38,7 +44,7 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
   index panel_begin(index newest, index panel) const noexcept {
     index begin = (newest - 1) / panel * panel;
     for (index n = 0; n < run_count_; ++n) {
-      const index key = (std::min)(newest - 1, row_ + runs_[n].end - 1);
+      const index key = (std::min)(newest - 1, runs_[n].newest);
       if (key < 0) continue;
       index edge = runs_[n].edge;
       if (key / block < runs_[n].chunk / chunks) {
@@ -52,7 +58,7 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
   // Queries walk back to the node that the panel's keys belong to.
   void enter(index key_begin, index) {
     for (index n = 0; n < run_count_; ++n) {
-      run& at = runs_[n];
+      path_run& at = runs_[n];
       while (at.edge * cache_chunk > key_begin) {
         const index next = source_->below(at.edge);
         if (next * cache_chunk <= key_begin) break;
@@ -65,7 +71,7 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
 
   // One row of each of `heads` heads from head g on, which share their keys.
   void scores(const panel<T, Arch>& p, index g, index heads, const T* bias) const {
-    const run& at = runs_[0];
+    const path_run& at = runs_[0];
     if (at.edge > 0 && at.edge % chunks == 0 && p.key(p.first) < at.edge * cache_chunk) {
       const index Dp = source_->layout_.chunk.padded_D();
       source_->keys_.times(walked_ + g * Dp, Dp, source_->kv_head_ + kv(g), p.key(p.first),
@@ -77,11 +83,12 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
   }
   void scores(const panel<T, Arch>& p, index g, const T* bias) const {
     for (index n = 0; n < run_count_; ++n) {
-      const run& at = runs_[n];
+      const path_run& at = runs_[n];
       const index begin = (std::max)(p.begin, at.begin), end = (std::min)(p.end, at.end);
       if (begin >= end) continue;
       if (p.key(p.first) >= at.edge * cache_chunk) {
-        own_chunk(p, g, bias, at, begin, end);
+        const index last = (std::min)(p.last, token(end - 1) + 1 - p.column);
+        if (last > p.first) own_chunk(g, at).scores(p, g, bias, begin, end, last);
       } else {
         older_node(p, g, bias, at.edge, begin, end);
       }
@@ -89,12 +96,6 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
   }
 
  private:
-  struct run {
-    index begin, end;  // rows of the block
-    index chunk;       // where they stand
-    index edge;        // their queries have been carried to the start of this chunk
-  };
-
   index token(index r) const noexcept { return row_ + r; }
   index kv(index g) const noexcept { return (head_ + g) / source_->group_ - source_->kv_head_; }
   area_type area(index g, index chunk) const noexcept {
@@ -104,41 +105,23 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
     return area(g, chunk).plain(source_->layout_)[chunk % chunks];
   }
 
-  // What rows need of their own chunk: -q w for its tokens up to the row's own, and the query at
-  // the chunk's start.
-  void meet_chunk(index g, const run& at) {
+  rows_in_chunk<T, Arch> own_chunk(index g, const path_run& at) const {
     const layout_type& layout = source_->layout_;
-    const auto& shape = layout.chunk;
-    const index D = shape.D, Dp = shape.padded_D(), Cp = shape.padded_tokens();
-    const index start = at.chunk * cache_chunk, local = at.chunk % chunks;
-    const auto chunk = layout.at(static_cast<const T*>(area(g, at.chunk).data), local);
-    const T* q = queries_ + (g * count_ + at.begin) * D;
-    T* along = along_ + (g * count_ + at.begin) * Cp;
-    T* walked = walked_ + (g * count_ + at.begin) * Dp;
-    const index rows = at.end - at.begin;
-    copy_rows<Arch>(q, D, index{1}, rows, D, walked, Dp);
-    for (index r = 0; r < rows; ++r) {
-      dust_[g * count_ + at.begin + r] = dust_of<Arch>(walked + r * Dp, Dp);
-    }
-    if (!plain(g, at.chunk)) {
-      for (index r = 0; r < rows; ++r) {
-        pass_chunk_backwards<Arch>(shape, chunk, token(at.begin + r) - start, walked + r * Dp,
-                                   along + r * Cp);
-      }
-      return;
-    }
-    const index depth = token(at.end - 1) - start + 1;
-    times_packed<Arch>(q, D, chunk.minus_w, D, along, Cp, rows, depth);
-    for (index r = 0; r < rows; ++r) {
-      for (index s = token(at.begin + r) - start + 1; s < Cp; ++s) along[r * Cp + s] = T(0);
-    }
-    if (start > 0) {
-      product<Arch>(along, Cp, chunk.y, Dp, walked, Dp, rows, D, depth, start::add);
-    }
+    const index first = g * count_ + at.begin;
+    return {layout.chunk,
+            layout.at(static_cast<const T*>(area(g, at.chunk).data), at.chunk % chunks),
+            plain(g, at.chunk),
+            at.chunk * cache_chunk,
+            at.begin,
+            at.end - at.begin,
+            token(at.begin),
+            at.newest,
+            queries_ + first * layout.chunk.D,
+            along_ + first * layout.chunk.padded_tokens()};
   }
 
   // The run's queries are multiplied by the matrix of the node below its edge.
-  void walk(const run& at) {
+  void walk(const path_run& at) {
     const auto& shape = source_->layout_.chunk;
     const index Dp = shape.padded_D(), rows = at.end - at.begin;
     const index number = (at.edge - 1) / chunks, local = at.edge - number * chunks;
@@ -173,53 +156,13 @@ class cached_path<T, Arch, Stored, Path>::rows_type {
     }
     const auto node = source_->layout_.below(local);
     const index at = p.key(p.first) - (number * chunks + node.first_chunk) * cache_chunk;
-    times_area_keys(p, g, bias, q, Dp, source_->area_of(kv(g), number).data + node.keys, at, begin,
-                    end, last);
+    times_chunks(p, g, bias, source_->layout_.chunk, q, Dp,
+                 source_->area_of(kv(g), number).data + node.keys, at, begin, end, last);
   }
-  // Rows of queries times a run of packed chunks, from its column `at` on.
-  void times_area_keys(const panel<T, Arch>& p, index g, const T* bias, const T* q, index ldq,
-                       const T* keys, index at, index begin, index end, index last) const {
-    const index D = source_->layout_.chunk.D;
-    for (index c = p.first; c < last;) {
-      const index within = at % strip, n = (std::min)(strip - within, last - c);
-      product<Arch>(q, ldq, keys + (at - within) * D + within, strip, p.line(g, begin) + c,
-                    p.row_stride, end - begin, n, D,
-                    bias == nullptr ? start::zero : start::row_bias,
-                    bias == nullptr ? nullptr : bias + (c - p.first));
-      c += n;
-      at += n;
-    }
-  }
-
-  void own_chunk(const panel<T, Arch>& p, index g, const T* bias, const run& at, index begin,
-                 index end) const {
-    const layout_type& layout = source_->layout_;
-    const auto& shape = layout.chunk;
-    const index D = shape.D, Cp = shape.padded_tokens(), start = at.chunk * cache_chunk;
-    const index last = (std::min)(p.last, token(end - 1) + 1 - p.column);
-    if (last <= p.first) return;
-    const T* along = along_ + (g * count_ + begin) * Cp;
-    if (!plain(g, at.chunk)) {
-      for (index r = begin; r < end; ++r, along += Cp) {
-        for (index c = p.first; c < last; ++c) {
-          p.line(g, r)[c] = along[p.key(c) - start] + (bias == nullptr ? T(0) : bias[c - p.first]);
-        }
-      }
-      return;
-    }
-    const index first = p.key(p.first) - start;
-    const auto chunk = layout.at(area(g, at.chunk).data, at.chunk % chunks);
-    times_area_keys(p, g, bias, queries_ + (g * count_ + begin) * D, D, chunk.keys, first, begin,
-                    end, last);
-    product<Arch>(along + first, Cp, chunk.m + first * Cp + first, Cp, p.line(g, begin) + p.first,
-                  p.row_stride, end - begin, last - p.first, token(end - 1) - start + 1 - first,
-                  start::add);
-  }
-
   const cached_path* source_;
   const T* queries_;
   index head_, heads_, row_, count_;  // row_: token of row 0
-  run* runs_;
+  path_run* runs_;
   index run_count_ = 0;
   T* along_;   // [heads][count][padded tokens]
   T* walked_;  // [heads][count][padded D]: queries at their run's edge

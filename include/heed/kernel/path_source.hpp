@@ -12,7 +12,6 @@ namespace heed::inline HEED_ABI::kernel {
 template <class T, class Arch, class Loader, class Path>
 class path_source {
   using layout_type = path_layout<T, Arch>;
-  static constexpr index strip = strip_width<T, Arch>;
 
  public:
   path_source(const Path& path, const source_context<T, Arch>& context, const Loader& loader)
@@ -98,7 +97,7 @@ class path_source {
         if (run == nullptr) {
           older_node(p, g, bias, at);
         } else {
-          own_chunk(p, g, bias, *run, at);
+          own_chunk(g, *run).scores(p, g, bias, at.begin, at.end, at.last);
         }
       });
     }
@@ -188,44 +187,25 @@ class path_source {
       }
     }
 
-    // What rows need of their own chunk: -q w for its tokens up to the row's own, and the query at
-    // the chunk's start.
-    void meet_chunk(index g, const path_run& run) {
+    rows_in_chunk<T, Arch> own_chunk(index g, const path_run& run) const {
       const auto& shape = source_->layout_.chunk;
-      const index D = shape.D, Dp = shape.padded_D(), Cp = shape.padded_tokens();
-      const index start = run.chunk * shape.tokens;
-      const auto chunk = source_->layout_.at(head(g), run.chunk);
-      const index first = g * count_ + run.begin, rows = run.end - run.begin;
-      T *along = along_ + first * Cp, *walked = walked_ + first * Dp;
-      copy_rows<Arch>(queries_ + first * D, D, index{1}, rows, D, walked, Dp);
-      for (index r = 0; r < rows; ++r) dust_[first + r] = dust_of<Arch>(walked + r * Dp, Dp);
-      if (!plain(g, run.chunk)) {
-        for (index r = 0; r < rows; ++r) {
-          pass_chunk_backwards<Arch>(shape, chunk, token(run.begin + r) - start, walked + r * Dp,
-                                     along + r * Cp);
-        }
-        return;
-      }
-      // f(row, rows, depth): a few rows at a time, and the tokens that these cross. The last rows
-      // come first: they cross all that others do, in the order of memory.
-      const auto each = [&](auto&& f) {
-        for (index end = rows, n; end > 0; end -= n) {
-          n = (end - 1) % (2 * rows_per_tile) + 1;
-          f(end - n, n, token(run.begin + end - 1) - start + 1);
-        }
-      };
-      each([&](index r, index n, index depth) {
-        times_packed<Arch>(queries_ + (first + r) * D, D, chunk.minus_w, D, along + r * Cp, Cp, n,
-                           depth);
-      });
-      for (index r = 0; r < rows; ++r) {
-        for (index s = token(run.begin + r) - start + 1; s < Cp; ++s) along[r * Cp + s] = T(0);
-      }
-      if (start <= source_->reach_.first) return;
-      each([&](index r, index n, index depth) {
-        product<Arch>(along + r * Cp, Cp, chunk.y, Dp, walked + r * Dp, Dp, n, D, depth,
-                      start::add);
-      });
+      const index first = g * count_ + run.begin;
+      return {shape,
+              source_->layout_.at(head(g), run.chunk),
+              plain(g, run.chunk),
+              run.chunk * shape.tokens,
+              run.begin,
+              run.end - run.begin,
+              token(run.begin),
+              run.newest,
+              queries_ + first * shape.D,
+              along_ + first * shape.padded_tokens()};
+    }
+    void meet_chunk(index g, const path_run& run) {
+      const index first = g * count_ + run.begin;
+      const rows_in_chunk<T, Arch> own = own_chunk(g, run);
+      own.meet(own.first_key > source_->reach_.first,
+               walked_ + first * source_->layout_.chunk.padded_D(), dust_ + first);
     }
     // f(copy, query) for every number of the queries of a walk.
     template <class F>
@@ -259,54 +239,11 @@ class path_source {
       }
     }
 
-    // One run of packed columns, from column `at` of the run on, times rows of queries.
-    void times_keys(const panel<T, Arch>& p, index g, const T* bias, const T* q, index ldq,
-                    const T* keys, index at, index begin, index end, index last) const {
-      const auto& shape = source_->layout_.chunk;
-      for (index c = p.first; c < last;) {
-        const index within_chunk = at % shape.tokens, within = within_chunk % strip;
-        const index n =
-            (std::min)((std::min)(strip - within, shape.tokens - within_chunk), last - c);
-        product<Arch>(q, ldq,
-                      keys + at / shape.tokens * shape.columns_size() +
-                          (within_chunk - within) * shape.D + within,
-                      strip, p.line(g, begin) + c, p.row_stride, end - begin, n, shape.D,
-                      bias == nullptr ? start::zero : start::row_bias,
-                      bias == nullptr ? nullptr : bias + (c - p.first));
-        c += n;
-        at += n;
-      }
-    }
-
     void older_node(const panel<T, Arch>& p, index g, const T* bias, const part& at) const {
       const auto& shape = source_->layout_.chunk;
       const auto node = source_->layout_.below(at.edge);
-      times_keys(p, g, bias, walked(g, at.begin), shape.padded_D(), head(g) + node.keys,
-                 p.key(p.first) - node.first_chunk * shape.tokens, at.begin, at.end, at.last);
-    }
-
-    void own_chunk(const panel<T, Arch>& p, index g, const T* bias, const path_run& run,
-                   const part& rows) const {
-      const auto& shape = source_->layout_.chunk;
-      const index D = shape.D, Cp = shape.padded_tokens(), start = run.chunk * shape.tokens;
-      const index begin = rows.begin, end = rows.end, last = rows.last;
-      const index newest = token(end - 1);
-      const T* along = this->along(g, begin);
-      if (!plain(g, run.chunk)) {
-        for (index r = begin; r < end; ++r, along += Cp) {
-          for (index c = p.first; c < last; ++c) {
-            p.line(g, r)[c] =
-                along[p.key(c) - start] + (bias == nullptr ? T(0) : bias[c - p.first]);
-          }
-        }
-        return;
-      }
-      const index at = p.key(p.first) - start;
-      const auto chunk = source_->layout_.at(head(g), run.chunk);
-      times_keys(p, g, bias, queries_ + (g * count_ + begin) * D, D, chunk.keys, at, begin, end,
-                 last);
-      product<Arch>(along + at, Cp, chunk.m + at * Cp + at, Cp, p.line(g, begin) + p.first,
-                    p.row_stride, end - begin, last - p.first, newest - start + 1 - at, start::add);
+      times_chunks(p, g, bias, shape, walked(g, at.begin), shape.padded_D(), head(g) + node.keys,
+                   p.key(p.first) - node.first_chunk * shape.tokens, at.begin, at.end, at.last);
     }
 
     // Rows whose queries are moved in step, and do not leave the first-level cache meanwhile.
