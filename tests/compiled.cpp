@@ -1,0 +1,3 @@
+#include "compiled.hpp"
+
+HEED_TEST_REFERENCE()
