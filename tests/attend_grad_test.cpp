@@ -60,14 +60,14 @@ auto with_parameters(const F& list) {
 }  // namespace
 
 TEST_CASE("Gradients of plain softmax under every mask") {
-  check_gradients(1, 60, {}, with_parameters([](auto&, auto&) { return std::tuple<>(); }));
+  check_gradients<float>(1, 60, {}, with_parameters([](auto&, auto&) { return std::tuple<>(); }));
 }
 
 TEST_CASE("Gradients through RoPE, ALiBi and the soft-cap") {
-  check_gradients(100, 30, {}, with_parameters([](auto& p, auto&) {
-                    return std::tuple(p.turn(), heed::alibi{}, heed::softcap{1.5});
-                  }),
-                  2);
+  check_gradients<float>(100, 30, {}, with_parameters([](auto& p, auto&) {
+                           return std::tuple(p.turn(), heed::alibi{}, heed::softcap{1.5});
+                         }),
+                         2);
 }
 
 TEST_CASE("Gradients of ALiBi alone, merged into the products") {
@@ -76,10 +76,10 @@ TEST_CASE("Gradients of ALiBi alone, merged into the products") {
 }
 
 TEST_CASE("Gradients of relative embeddings, sinks and additive bias") {
-  check_gradients(300, 40, {}, with_parameters([](auto& p, auto& to) {
-                    return std::tuple(p.add(to), p.turn(), p.far(to), p.sink(to));
-                  }),
-                  2);
+  check_gradients<float>(300, 40, {}, with_parameters([](auto& p, auto& to) {
+                           return std::tuple(p.add(to), p.turn(), p.far(to), p.sink(to));
+                         }),
+                         2);
   check_gradients(400, 20, {}, with_parameters([](auto& p, auto& to) {
                     return std::tuple(p.far(to), heed::softcap{2}, p.sink(to), heed::alibi{},
                                       p.add(to), heed::softcap{3});

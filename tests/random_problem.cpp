@@ -138,4 +138,15 @@ void random_problem::poison_padding() {
   }
 }
 
+random_problem causal_problem(std::uint64_t seed, const heed::problem& call) {
+  random_problem x(seed, {.newer_keys = false});
+  x.call = call;
+  x.mask = heed::causal();
+  x.q = twin<4>({1, call.T, call.Hq, call.D}, layout::heads_outside);
+  x.k = twin<4>({1, call.S, call.Hkv, call.D}, layout::fused);
+  x.v = twin<4>({1, call.S, call.Hkv, call.Dv}, layout::every_second);
+  for (twin<4>* tensor : {&x.q, &x.k, &x.v}) tensor->fill([&] { return x.random.normal(); });
+  return x;
+}
+
 }  // namespace heed_test

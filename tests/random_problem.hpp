@@ -206,4 +206,7 @@ double relative_error(const heed::tensor_view<T, Rank>& found,
   return worst == 0 ? 0 : worst / largest;
 }
 
+// A causal call of one batch with normal tensors of several layouts.
+random_problem causal_problem(std::uint64_t seed, const heed::problem& call);
+
 }  // namespace heed_test

@@ -1,6 +1,7 @@
 // The gradients of FoX: against differences in random lists under every mask, against the published
 // code, and where sums are long, cut off or pruned.
 #include <cmath>
+#include <optional>
 
 #include "gradient.hpp"
 #include "heed/heed.hpp"
@@ -92,17 +93,6 @@ struct older_keys {
   void backward(const heed::reverse_panel<T, Arch>&) const {}
 };
 
-// A causal call with one batch and normal tensors.
-random_problem causal_problem(std::uint64_t seed, const heed::problem& call) {
-  random_problem x(seed, limits);
-  x.call = call;
-  x.mask = heed::causal();
-  x.q = twin<4>({1, call.T, call.Hq, call.D}, layout::heads_outside);
-  x.k = twin<4>({1, call.S, call.Hkv, call.D}, layout::fused);
-  x.v = twin<4>({1, call.S, call.Hkv, call.Dv}, layout::every_second);
-  for (twin<4>* tensor : {&x.q, &x.k, &x.v}) tensor->fill([&] { return x.random.normal(); });
-  return x;
-}
 // make(type, memory) of a list with FoX alone.
 auto alone(const fox_parameters& p, std::optional<heed::pruning> prune = {}) {
   return [&p, prune]<class T>(T, gradient_memory<T>& to) { return std::tuple(p.fox(to, prune)); };
@@ -113,8 +103,9 @@ auto alone(const fox_parameters& p, std::optional<heed::pruning> prune = {}) {
 TEST_CASE("Gradients of FoX under every mask") {
   std::uint64_t seed = 1000;
   for (const gates kind : all_gates) {
-    check_gradients(seed, 30, limits,
-                    with_parameters(kind, [](auto& p, auto& to) { return std::tuple(p.fox(to)); }));
+    check_gradients<float>(seed, 30, limits, with_parameters(kind, [](auto& p, auto& to) {
+                             return std::tuple(p.fox(to));
+                           }));
     seed += 30;
   }
 }

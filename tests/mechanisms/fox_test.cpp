@@ -112,7 +112,7 @@ TEMPLATE_TEST_CASE("fox equals the reference where blocks, panels and chunks mee
   }
 }
 
-TEMPLATE_TEST_CASE("fox among other mechanisms", "", float, double) {
+TEST_CASE("fox among other mechanisms") {
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     random_problem p(seed + 1000, {.newer_keys = false});
     if (!heed::hides_newer_keys(p.mask)) continue;
@@ -121,8 +121,8 @@ TEMPLATE_TEST_CASE("fox among other mechanisms", "", float, double) {
     const twin<4> values = p.tensor<4>({1, p.call.Hq, p.call.T, p.call.S});
     const twin<1> extra = p.tensor<1>({p.call.Hq});
     const auto check = [&](const auto& make) {
-      check_against_reference<TestType>(p, all_tunings[seed % all_tunings.size()], make,
-                                        2 * tolerance_for(kind));
+      check_against_reference<double>(p, all_tunings[seed % all_tunings.size()], make,
+                                      2 * tolerance_for(kind));
     };
     check([&](auto t) {
       using T = decltype(t);

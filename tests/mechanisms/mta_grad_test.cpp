@@ -112,7 +112,7 @@ struct drawn_stages {
 }  // namespace
 
 TEST_CASE("Gradients of MTA's stages, each there or not, against differences") {
-  heed_test::check_gradients(
+  heed_test::check_gradients<float>(
       1, 60, {.longest = 30, .heads_multiple = 2},
       [](random_problem& x) {
         return [stages = drawn_stages(x)]<class T>(T, heed_test::gradient_memory<T>& to) mutable {

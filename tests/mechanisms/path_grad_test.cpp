@@ -23,21 +23,9 @@ struct path_problem {
   path_parameters p;
 
   path_problem(std::uint64_t seed, const heed::problem& call, index chunk, index block)
-      : x(made(seed, call)), p(x) {
+      : x(causal_problem(seed, call)), p(x) {
     p.chunk = chunk;
     p.block = block;
-  }
-
- private:
-  static random_problem made(std::uint64_t seed, const heed::problem& call) {
-    random_problem x(seed, limits);
-    x.call = call;
-    x.mask = heed::causal();
-    x.q = twin<4>({1, call.T, call.Hq, call.D}, layout::heads_outside);
-    x.k = twin<4>({1, call.S, call.Hkv, call.D}, layout::fused);
-    x.v = twin<4>({1, call.S, call.Hkv, call.Dv}, layout::every_second);
-    for (twin<4>* tensor : {&x.q, &x.k, &x.v}) tensor->fill([&] { return x.random.normal(); });
-    return x;
   }
 };
 
@@ -51,7 +39,7 @@ void check_distance(const path_problem& c, const path_problem& like, double exac
 }  // namespace
 
 TEST_CASE("path: gradients under every mask") {
-  check_gradients(100, 150, limits, [](random_problem& x) {
+  check_gradients<float>(100, 150, limits, [](random_problem& x) {
     if (!heed::hides_newer_keys(x.mask)) x.mask.is_causal = true;
     return [p = path_parameters(x)]<class T>(T, gradient_memory<T>& to) {
       return std::tuple(path_with_gradients(p, to));
