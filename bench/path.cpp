@@ -3,61 +3,27 @@
 // the pairs; this program does not.
 #include "heed/mechanisms/path.hpp"
 
-#include <benchmark/benchmark.h>
-
-#include <random>
 #include <vector>
 
-#include "heed/attend.hpp"
+#include "causal_call.hpp"
 #include "heed/mechanisms/fox.hpp"
 
 namespace {
 
-// One sequence, 8 heads of 64, causal; directions of length 1.
-struct call {
-  static constexpr heed::index H = 8, D = 64;
-  heed::index T;
-  std::vector<float> q, k, v, w, out, beta, gates;
-  heed::workspace memory;
+// Directions of length 1.
+struct call : causal_call {
+  std::vector<float> w, beta, gates;
 
   explicit call(heed::index length)
-      : T(length),
-        q(size()),
-        k(size()),
-        v(size()),
-        w(size()),
-        out(size()),
-        beta(size() / D),
-        gates(size() / D) {
-    std::mt19937 engine(1);
-    std::normal_distribution<float> normal;
-    std::uniform_real_distribution<float> even(0, 1);
-    for (auto* tensor : {&q, &k, &v, &w}) {
-      for (float& x : *tensor) x = normal(engine);
-    }
+      : causal_call(length),
+        w(normals(T * H * D)),
+        beta(even(T * H, 0, 2)),
+        gates(even(T * H, -1.0f / 32, 0)) {
     const heed::tensor_view<float, 4> directions(w, {1, T, H, D});
     heed::path_directions(directions, directions);
-    for (float& x : beta) x = 2 * even(engine);
-    for (float& x : gates) x = -even(engine) / 32;
   }
-  std::size_t size() const { return static_cast<std::size_t>(T * H * D); }
   heed::path<float> path(heed::index chunk = 0, heed::index block = 0) const {
-    return {{w, {1, T, H, D}}, {beta, {1, T, H}}, chunk, block};
-  }
-
-  template <class... Mechanisms>
-  void run(benchmark::State& state, const Mechanisms&... mechanisms) {
-    using view = heed::tensor_view<const float, 4>;
-    const heed::shape<4> shape{1, T, H, D};
-    for (auto _ : state) {
-      heed::attend(view(q, shape), view(k, shape), view(v, shape),
-                   heed::tensor_view<float, 4>(out, shape),
-                   {.mask = heed::causal(), .workspace = &memory}, mechanisms...);
-      benchmark::ClobberMemory();
-    }
-    const auto t = static_cast<double>(T);
-    state.counters["FLOP/s"] = benchmark::Counter(2 * static_cast<double>(H * D) * t * (t + 1),
-                                                  benchmark::Counter::kIsIterationInvariantRate);
+    return {view(w), {beta, {1, T, H}}, chunk, block};
   }
 };
 
@@ -79,7 +45,7 @@ void path_fox(benchmark::State& state) {
 // Beta close to 1 along the axes in turn: each round leaves a thousandth of a query.
 void path_shrinking(benchmark::State& state) {
   call c(state.range(0));
-  for (std::size_t n = 0; n < c.size(); ++n) {
+  for (std::size_t n = 0; n < c.w.size(); ++n) {
     const std::size_t token = n / static_cast<std::size_t>(c.H * c.D);
     c.w[n] = n % static_cast<std::size_t>(c.D) == token % static_cast<std::size_t>(c.D) ? 1 : 0;
   }
