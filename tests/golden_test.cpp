@@ -2,6 +2,10 @@
 // sizes of blocks: the sources of the program are compiled into this test.
 #include "attend/run.hpp"
 
+#include <cmath>
+#include <string>
+#include <vector>
+
 #include "catch.hpp"
 #include "golden.hpp"
 
@@ -13,9 +17,16 @@ using cases::case_folder;
 using heed_test::golden_case;
 using heed_test::golden_cases;
 
-// Blocks of a few rows and keys round at each of their many edges.
-double room(const settings& how) {
-  return how.type == heed::io::dtype::f32 && how.tuning.rows != 0 ? 2 : 1;
+// A gradient that is 0 but for rounding is what sums that cancel leave; with closed gates CoPE's
+// table gets 5e-6 in float from the published code, too. Blocks of a few rows and keys round at
+// each of their many edges, and leave up to 8e-6 there, 2.6 times the bar.
+double room(const golden_case& one, const settings& how, const std::string& tensor) {
+  if (how.type != heed::io::dtype::f32 || how.tuning.rows == 0) return 1;
+  const heed::io::npy_array expected = one.tensor<double>("d_" + tensor);
+  for (const double x : expected.values<double>()) {
+    if (std::abs(x) > 1e-10) return 1;
+  }
+  return 4;
 }
 
 outcome run(const golden_case& one, const settings& how) {
@@ -23,8 +34,9 @@ outcome run(const golden_case& one, const settings& how) {
   INFO("out: " << (found.error ? found.error->relative : -1));
   CHECK(found.error.has_value());
   CHECK((found.error && found.error->relative <= found.tolerance));
-  found.gradient_tolerance *= room(how);
+  const double bar = found.gradient_tolerance;
   for (const attend_program::gradient& g : found.gradients) {
+    found.gradient_tolerance = bar * room(one, how, g.tensor);
     INFO("d_" << g.tensor << ": " << (g.error ? g.error->relative : -1));
     CHECK(g.error.has_value());
     CHECK(found.within_tolerance(g));
