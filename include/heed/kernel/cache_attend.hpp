@@ -51,6 +51,7 @@ class split_block : public Block {
     });
   }
   void join(const record* from, index count) {
+    this->reset_rows(0, this->count_);
     each_row([&](index n, index at) {
       T top = -std::numeric_limits<T>::infinity();
       for (index k = 0; k < count; ++k) {

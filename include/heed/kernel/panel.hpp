@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "heed/kernel/simd.hpp"
 #include "heed/problem.hpp"
 
 namespace heed::inline HEED_ABI {
@@ -130,9 +131,9 @@ struct panel {
     const auto clip = [&](index key_at) { return (std::clamp)(key_at - column, first, last); };
     const index early = clip(visible->s.key_begin), early_end = clip(b.first);
     const index lo = clip(b.lo), hi = clip(b.hi);
-    for (index c = first; c < (std::min)(early, lo); ++c) line[c] = value;
-    for (index c = (std::max)(early, early_end); c < lo; ++c) line[c] = value;
-    for (index c = hi; c < last; ++c) line[c] = value;
+    kernel::fill_columns<Arch>(line, first, (std::min)(early, lo), value);
+    kernel::fill_columns<Arch>(line, (std::max)(early, early_end), lo, value);
+    kernel::fill_columns<Arch>(line, hi, last, value);
     if (!visible->has_view()) return;
     index stride = 0;
     const bool* shown = visible->view_line(head + g, row + r, stride);

@@ -37,7 +37,7 @@ class reverse_block : reverse_strips<T, Arch, List, Source, Gradient> {
     moving m(*this, context);
     base::merged_ = base::merges(m.logits);
     base::keep_row_bias(m.logits);
-    for (index n = 0; n < base::heads_ * base::count_; ++n) base::lse_[n] -= base::shift_[n];
+    for (index n = 0; n < base::heads_ * base::count_; ++n) ends::lse_[n] -= base::shift_[n];
     panels_ = base::list_panels(m.source);
     if (base::u_.saved.panels != nullptr) panels_ = panels_.first(swept_by_forward());
     this->whole_rows_ = panels_.size() == 1 && !any_lists(this->list().logits, hook::denominator);
@@ -46,7 +46,7 @@ class reverse_block : reverse_strips<T, Arch, List, Source, Gradient> {
     keep_carries(m);
     if (this->list().after_softmax && this->unit_.logits_wanted) reverse(m, context, true);
     reverse(m, context, false);
-    for (index n = 0; n < base::heads_ * base::count_; ++n) base::lse_[n] += base::shift_[n];
+    for (index n = 0; n < base::heads_ * base::count_; ++n) ends::lse_[n] += base::shift_[n];
   }
   std::size_t swept_by_forward() const noexcept {
     const index row = base::seq().first_query + base::row_ + this->own_begin();
@@ -60,7 +60,7 @@ class reverse_block : reverse_strips<T, Arch, List, Source, Gradient> {
     for (index n = 0; n < base::heads_ * base::count_ * this->dout_.row_stride; ++n)
       sum += this->dout_.data[n] * 0;
     for (index n = 0; n < base::heads_ * base::count_; ++n)
-      sum += base::lse_[n] == -base::infinity ? T(0) : base::lse_[n] * 0;
+      sum += ends::lse_[n] == -base::infinity ? T(0) : ends::lse_[n] * 0;
     return sum == 0;
   }
 

@@ -21,6 +21,7 @@ class reverse_ends : protected row_block<T, Arch, List, Source> {
     dqueries_ = {base::scratch_.template take<T>(base::heads_ * base::count_ * ldq),
                  base::count_ * ldq, ldq};
     delta_ = base::scratch_.template take<T>(base::heads_ * base::count_);
+    lse_ = base::scratch_.template take<T>(base::heads_ * base::count_);
     dlse_ = base::scratch_.template take<T>(base::heads_ * base::count_);
     load_gradients();
   }
@@ -76,8 +77,8 @@ class reverse_ends : protected row_block<T, Arch, List, Source> {
           double sum = 0;
           for (index r = base::probs_begin(); r < base::count_; ++r) {
             const index at = g * base::count_ + r;
-            sum -= std::exp(logit - static_cast<double>(base::lse_[at])) *
-                   static_cast<double>(delta_[at]);
+            sum -=
+                std::exp(logit - static_cast<double>(lse_[at])) * static_cast<double>(delta_[at]);
           }
           plan.denominator_grad(base::head_ + g, sum, std::get<I>(unit_.sums.logits));
         }
@@ -87,7 +88,7 @@ class reverse_ends : protected row_block<T, Arch, List, Source> {
 
   const unit_type& unit_;
   head_rows<T> dout_, dqueries_;
-  T *delta_ = nullptr, *dlse_ = nullptr;
+  T *lse_ = nullptr, *dlse_ = nullptr, *delta_ = nullptr;
 
  private:
   // dO of the block's own rows behind the softmax and its probs stages, delta as far as it is known
@@ -97,7 +98,7 @@ class reverse_ends : protected row_block<T, Arch, List, Source> {
     for (index g = 0; g < base::heads_; ++g) {
       for (index r = 0; r < base::count_; ++r) {
         const index at = g * base::count_ + r, row = base::seq().first_query + base::row_ + r;
-        base::lse_[at] = unit_.lse(base::seq().batch, row, base::head_ + g);
+        lse_[at] = unit_.lse(base::seq().batch, row, base::head_ + g);
         delta_[at] = dlse_[at] = 0;
         T* line = dout_.row(g, r);
         for (index d = 0; d < dout_.row_stride; ++d) line[d] = T(0);

@@ -97,7 +97,7 @@ class reverse_strips : protected reverse_ends<T, Arch, List, Source, Gradient> {
     if (!this->list().after_softmax) return;
     each_head(p, [&](index g, T* line, index rows, index cols) {
       probabilities_strip<Arch>(line, base::ld_, rows, cols,
-                                base::lse_ + g * base::count_ + p.begin);
+                                ends::lse_ + g * base::count_ + p.begin);
     });
     clean(p, weights_, a, columns);
     copy_strip(weights_, soft_, a);
@@ -226,12 +226,12 @@ class reverse_strips : protected reverse_ends<T, Arch, List, Source, Gradient> {
         const index at = g * base::count_ + soft_at_.begin;
         if (this->unit_.logits_wanted && whole_rows_) {
           softmax_whole_strip<Arch>(line, p.line(g, p.begin) + p.first, base::ld_, rows, cols,
-                                    base::lse_ + at, this->dlse_ + at);
+                                    ends::lse_ + at, this->dlse_ + at);
         } else if (this->unit_.logits_wanted) {
           softmax_both_strip<Arch>(line, p.line(g, p.begin) + p.first, base::ld_, rows, cols,
-                                   base::lse_ + at, this->delta_ + at);
+                                   ends::lse_ + at, this->delta_ + at);
         } else {
-          probabilities_strip<Arch>(line, base::ld_, rows, cols, base::lse_ + at);
+          probabilities_strip<Arch>(line, base::ld_, rows, cols, ends::lse_ + at);
         }
       });
       clean(soft_at_, weights_, a, columns);

@@ -150,25 +150,6 @@ HEED_NOINLINE void leave_out(T c, index r, const softmax_rows<T>& state) {
   scale_row<Arch>(state.out + r * state.ldo, state.dv, factor);
 }
 
-// Row[from, to) = value, in whole vectors counted from the start of the row, so that the vector
-// loads that follow need not wait for many small stores. Rewrites, as they are, the elements that
-// share a vector with an end: those must be readable and writable.
-template <class Arch, class T>
-HEED_INLINE void fill_columns(T* row, index from, index to, T value) {
-  using v = vec<T, Arch>;
-  constexpr index w = width<T, Arch>;
-  for (index c = from / w * w; c < to; c += w) {
-    if (c >= from && c + w <= to) {
-      store_vec<Arch>(row + c, v(value));
-    } else {
-      const v lane = lane_numbers<Arch, T>();
-      const auto inside =
-          (lane >= v(static_cast<T>(from - c))) & (lane < v(static_cast<T>(to - c)));
-      store_vec<Arch>(row + c, xsimd::select(inside, v(value), load_vec<Arch>(row + c)));
-    }
-  }
-}
-
 // Softmax in one sweep over the keys, or in two.
 enum class pass {
   online,   // softmax and values in one go

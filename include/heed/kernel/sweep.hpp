@@ -8,67 +8,23 @@
 // there is room.
 #pragma once
 
-#include <cmath>
 #include <memory>
+#include <span>
 #include <utility>
 
+#include "heed/kernel/kept_logits.hpp"
 #include "heed/kernel/prune.hpp"
-#include "heed/kernel/softmax.hpp"
-#include "heed/kernel/stage_list.hpp"
-#include "heed/saved.hpp"
+#include "heed/kernel/row_ends.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
 
-// Sizes that hold for a whole call.
-struct block_sizes {
-  index rows;   // query rows of a block, halo rows not counted
-  index panel;  // keys of a panel
-  index strip;  // rows that go down the pipeline together where no stage looks at other rows
-  index keys;   // that there may be
-  index kept;   // logits that the first of two sweeps may leave to the second
-};
-
-// Values as the products read them: row-major, padded to whole vectors. One per unit.
-template <class T>
-struct value_rows {
-  const T* data = nullptr;
-  index head_stride = 0, row_stride = 0;
-
-  const T* at(index kv_head, index key) const noexcept {
-    return data + kv_head * head_stride + key * row_stride;
-  }
-  T element(index kv_head, index key, index d) const noexcept { return at(kv_head, key)[d]; }
-  // out[rows x Dv] += weights[rows x keys] times the values of keys [key, key + keys).
-  template <class Arch>
-  void add_to(const T* weights, index ldw, index kv_head, index key, index keys, T* out, index ldo,
-              index rows, index Dv) const {
-    product<Arch>(weights, ldw, at(kv_head, key), row_stride, out, ldo, rows, Dv, keys, start::add);
-  }
-};
-
-// Heads [head, head + heads) of one sequence, which share keys or mix: what a row block belongs to.
 template <class T, class Arch, class List, class Source, class Values = value_rows<T>>
-struct unit {
-  const List& list;
-  const plan_set<T, Arch, List>& plans;
-  const visibility& visible;
-  const Source& source;
-  Values values;  // of the unit's key/value heads
-  index head, heads;
-  tensor_view<T, 4> out;
-  tensor_view<T, 3> lse;
-  block_sizes sizes;
-  index first_out = 0;  // row of the sequence that out and lse begin with
-  saved_view<T> saved = {};
-};
-
-template <class T, class Arch, class List, class Source, class Values = value_rows<T>>
-class row_block {
+class row_block : protected row_ends<T, Arch, List, Source, Values> {
  protected:
-  using unit_type = unit<T, Arch, List, Source, Values>;
+  using ends = row_ends<T, Arch, List, Source, Values>;
+  using ends::infinity, ends::W;
+  using typename ends::unit_type;
   using panel_type = panel<T, Arch>;
-  static constexpr index W = width<T, Arch>;
-  static constexpr T infinity = std::numeric_limits<T>::infinity();
 
   template <class Stages, class Plans>
   using rows_tuple = decltype(rows_for(std::declval<const Stages&>(), std::declval<const Plans&>(),
@@ -86,146 +42,63 @@ class row_block {
   };
 
  public:
-  // Query heads [head, head + heads) of the unit, rows [begin, end) of the sequence.
   row_block(const unit_type& u, index head, index heads, index begin, index end, workspace& scratch)
-      : u_(u),
-        head_(head),
-        heads_(heads),
-        out_begin_(begin),
-        scratch_(scratch),
-        row_(std::max<index>(0, begin - rows_above())),
-        count_(end - row_),
-        whole_(heads > 1 || rows_above() > 0) {
+      : ends(u, head, heads, begin, end, scratch) {
     take_memory();
-    find_bounds();
   }
 
   void run() {
     sweep_all();
-    finish();
+    this->finish();
   }
 
  protected:  // sweeps of other kinds go the same ways
-  void sweep_all() {
-    if (range_count_ > 0) sweep_block(false);
-    // A hidden key's NaN or infinity reaches the products as 0 * NaN. That is seen here, and the
-    // block is swept again with products that skip weights of 0.
-    if (range_count_ > 0 && !finite()) sweep_block(true);
-  }
-  index rows_above() const noexcept {
-    return u_.list.logits_reach.rows_above + u_.list.probs_reach.rows_above;
-  }
-  index lag() const noexcept { return u_.list.logits_reach.older + u_.list.probs_reach.older; }
-  // Whether a stage reads columns beside the element's own.
-  bool looks_aside() const noexcept {
-    return lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer > 0;
-  }
-  const sequence& seq() const noexcept { return u_.visible.s; }
-  index Dv() const noexcept { return u_.out.extent(3); }
-  // First row of the block that a stage must put out when later stages reach `later` rows above.
-  index first_row(index later) const noexcept {
-    return std::max<index>(0, out_begin_ - later - row_);
-  }
-  index probs_begin() const noexcept { return first_row(u_.list.probs_reach.rows_above); }
+  using ends::bounds_, ends::strips_, ends::ranges_, ends::range_count_, ends::swept_;
+  using ends::Dv, ends::first_row, ends::lag, ends::looks_aside, ends::probs_begin, ends::seq;
+  using ends::queries_, ends::max_, ends::shift_, ends::sum_, ends::out_, ends::ldo_;
+  using ends::u_, ends::scratch_, ends::head_, ends::heads_, ends::row_, ends::count_, ends::whole_;
 
   void take_memory() {
     const index slack = lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
     ld_ = (u_.sizes.panel + slack + 2 * W - 1) / W * W;
     const index height = whole_ ? count_ : (std::min)(count_, u_.sizes.strip);
-    ldo_ = (Dv() + W - 1) / W * W;
-    bounds_ = scratch_.take<row_bounds>(count_);
     if (heads_ > 1) {
-      strip_panels_ = scratch_.take<panel_type>((count_ + u_.sizes.strip - 1) / u_.sizes.strip);
+      strip_panels_ =
+          scratch_.template take<panel_type>((count_ + u_.sizes.strip - 1) / u_.sizes.strip);
     }
-    queries_ = scratch_.take<T>(heads_ * count_ * u_.plans.context.problem.D);
     // Lines of many heads are read together: they must not all fall into one set of the cache.
     constexpr index page = 4096 / static_cast<index>(sizeof(T));
     head_stride_ = heads_ == 1 ? height * ld_ : round_up(height * ld_, page) + W;
-    panel_ = scratch_.take<T>(heads_ * head_stride_ + W);
-    bias_ = scratch_.take<T>(heads_ * ld_);
-    max_ = scratch_.take<T>(heads_ * count_);
-    lse_ = scratch_.take<T>(heads_ * count_);
-    shift_ = scratch_.take<T>(heads_ * count_);
-    if (u_.list.after_softmax) share_ = scratch_.take<T>(heads_ * count_);
-    if (List::can_settle) settled_ = scratch_.take<bool>(count_);
-    sum_ = scratch_.take<T>(heads_ * count_ * W);
-    out_ = scratch_.take<T>(heads_ * count_ * ldo_);
-    reset_state();
-  }
-  void reset_state() noexcept {
-    for (index n = 0; n < heads_ * count_; ++n) {
-      max_[n] = -infinity;
-      shift_[n] = 0;
-    }
-    for (index n = 0; n < heads_ * count_ * W; ++n) sum_[n] = 0;
-    for (index n = 0; n < heads_ * count_ * ldo_; ++n) out_[n] = 0;
+    panel_ = scratch_.template take<T>(heads_ * head_stride_ + W);
+    bias_ = scratch_.template take<T>(heads_ * ld_);
+    if (u_.list.after_softmax) share_ = scratch_.template take<T>(heads_ * count_);
+    if (List::can_settle) settled_ = scratch_.template take<bool>(count_);
   }
 
-  // The keys that some row of the block sees: one run, or two where the first keys stay visible
-  // beside a window.
-  void find_bounds() {
-    key_range main{seq().S, 0}, early{seq().key_begin, 0};
-    for (index r = 0; r < count_; ++r) {
-      const row_bounds b = bounds_[r] = u_.visible.bounds(row_ + r);
-      if (b.hi > b.lo) main = {(std::min)(main.begin, b.lo), (std::max)(main.end, b.hi)};
-      if (b.first > seq().key_begin) early.end = (std::max)(early.end, b.first);
-    }
-    if (!whole_) {
-      const index height = u_.sizes.strip;
-      strips_ = scratch_.take<seen_keys>((count_ + height - 1) / height);
-      for (index a = 0; a < count_; a += height) {
-        std::construct_at(strips_ + a / height, summarize(a, (std::min)(count_, a + height)));
-      }
-    }
-    range_count_ = 0;
-    if (main.end > main.begin) ranges_[range_count_++] = main;
-    if (early.end > early.begin) {
-      const index gap = lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
-      if (range_count_ == 1 && early.end + gap >= main.begin) {
-        ranges_[0].begin = (std::min)(main.begin, early.begin);
-      } else {
-        ranges_[range_count_++] = early;
-      }
-    }
+  void sweep_all() {
+    if (range_count_ > 0) sweep_block(false);
+    // A hidden key's NaN or infinity reaches the products as 0 * NaN. That is seen here, and the
+    // block is swept again with products that skip weights of 0.
+    if (range_count_ > 0 && !this->finite()) sweep_block(true);
   }
-
   void sweep_block(bool careful) {
     careful_ = careful;
-    if (careful) reset_state();
     if (!u_.list.after_softmax) {
       sweep(pass::online);
       return;
     }
     const workspace::scope taken(scratch_);
-    take_kept();
+    kept_.take(heads_, count_ - probs_begin(), (u_.sizes.keys + lag()) / u_.sizes.panel + 3,
+               u_.sizes, scratch_);
     sweep(pass::measure);
     for (index g = 0; g < heads_; ++g) {
       for (index r = 0; r < count_; ++r) {
         const index at = g * count_ + r;
-        share_[at] = share_of(total_of(g, r), at);
+        share_[at] = this->share_of(this->total_of(g, r), at);
       }
     }
     sweep(pass::weigh);
   }
-  void take_kept() {
-    kept_.ld = round_up(u_.sizes.panel, W);
-    kept_.head_stride = (count_ - probs_begin()) * kept_.ld;
-    const index a_panel = heads_ * kept_.head_stride;
-    const index most = (u_.sizes.keys + lag()) / u_.sizes.panel + 3;
-    kept_.panels = (std::min)(most, u_.sizes.kept / a_panel);
-    kept_.data = scratch_.take<T>(kept_.panels * a_panel);
-  }
-  // Turns to panel number n of `count`.
-  void turn_kept(pass which, std::size_t n, std::size_t count) noexcept {
-    const auto left = static_cast<index>(count - n);
-    const bool any = which != pass::online && left <= kept_.panels;
-    kept_.now = any ? kept_.data + (left - 1) * heads_ * kept_.head_stride : nullptr;
-    kept_.ready = any && which == pass::weigh;
-  }
-  T* kept_line(index g, index r) const noexcept {
-    return kept_.now + g * kept_.head_stride + (r - probs_begin()) * kept_.ld;
-  }
-
   // What the block's rows are made with.
   rows_context<T, Arch> rows_at_hand() const {
     const auto& c = u_.plans.context;
@@ -240,7 +113,7 @@ class row_block {
   // Every pass begins with the caller's queries and the stages' first carries.
   void sweep(pass which) {
     const auto mark = scratch_.mark();
-    load_queries();
+    this->load_queries();
     const rows_context<T, Arch> context = rows_at_hand();
     source_rows source = u_.source.rows(context, queries_);
     logits_rows logits = rows_for(u_.list.logits, u_.plans.logits, context);
@@ -252,9 +125,9 @@ class row_block {
       index edge = panels[0].end;
       for (std::size_t n = 0; n < panels.size(); ++n) {
         const key_range& p = panels[n];
-        turn_kept(which, n, panels.size());
+        kept_.turn(which, panels.size() - 1 - n);
         if (p.end < edge) advance(source, logits, probs, p.end, edge);
-        sweep_panel(which, source, logits, probs, p.begin, p.end);
+        sweep_panel(which, source, logits, probs, p, n == 0 && which != pass::weigh);
         edge = p.begin;
         swept_ = n + 1;
         if (may_end_after(n)) break;
@@ -291,27 +164,10 @@ class row_block {
     };
     std::size_t count = 0;
     each([&](key_range) { ++count; });
-    auto* panels = scratch_.take<key_range>(static_cast<index>(count));
+    auto* panels = scratch_.template take<key_range>(static_cast<index>(count));
     std::size_t n = 0;
     each([&](key_range p) { panels[n++] = p; });
     return {panels, count};
-  }
-
-  void load_queries() {
-    const auto& c = u_.plans.context;
-    const auto& q = c.inputs.q;
-    const index D = c.problem.D;
-    for (index g = 0; g < heads_; ++g) {
-      T* rows = queries_ + g * count_ * D;
-      copy_rows<Arch>(q.pointer(seq().batch, seq().first_query + row_, head_ + g, index{0}),
-                      q.stride(1), q.stride(3), count_, D, rows, D,
-                      static_cast<T>(c.problem.scale));
-      for_each_pair(u_.list.inputs, u_.plans.inputs, [&](const auto& stage, const auto& plan) {
-        if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::queries)) {
-          if (is_active(stage)) plan.queries(head_ + g, row_, row_ + count_, rows, D);
-        }
-      });
-    }
   }
 
   // Whether every logits stage can start the accumulators of the products instead.
@@ -337,13 +193,14 @@ class row_block {
   void advance(source_rows& source, logits_rows& logits, probs_rows& probs, index begin,
                index end) {
     const key_range keys = clip(begin, end);
-    if (keys.begin < keys.end && !kept_.ready) source.advance(keys.begin, keys.end);
+    if (keys.begin < keys.end && !kept_.ready()) source.advance(keys.begin, keys.end);
     index ahead = 0;
     const auto move = [&](const auto& stage, auto& rows) {
       using Stage = std::remove_cvref_t<decltype(stage)>;
       if (!is_active(stage)) return;
       if constexpr (has_hook<Stage>(hook::advance)) {
-        if (!kept_.ready || Stage::where == place::probs) rows.advance(begin + ahead, end + ahead);
+        if (!kept_.ready() || Stage::where == place::probs)
+          rows.advance(begin + ahead, end + ahead);
       }
       ahead += geometry_of(stage).older_cols;
     };
@@ -352,20 +209,20 @@ class row_block {
   }
   void enter(source_rows& source, logits_rows& logits, probs_rows& probs, index begin, index end) {
     const key_range keys = clip(begin, end);
-    if (keys.begin < keys.end && !kept_.ready) source.enter(keys.begin, keys.end);
+    if (keys.begin < keys.end && !kept_.ready()) source.enter(keys.begin, keys.end);
     index ahead = 0;
     const auto announce = [&](const auto& stage, auto& rows) {
       using Stage = std::remove_cvref_t<decltype(stage)>;
       if (!is_active(stage)) return;
       if constexpr (has_hook<Stage>(hook::enter)) {
-        const bool idle = Stage::where == place::logits && (merged_ || kept_.ready);
+        const bool idle = Stage::where == place::logits && (merged_ || kept_.ready());
         if (!idle) rows.enter(begin + ahead, end + ahead);
       }
       ahead += geometry_of(stage).older_cols;
     };
     for_each_pair(u_.list.logits, logits, announce);
     for_each_pair(u_.list.probs, probs, announce);
-    if (merged_ && !kept_.ready) fill_bias(logits, begin, end);
+    if (merged_ && !kept_.ready()) fill_bias(logits, begin, end);
   }
   key_range clip(index begin, index end) const noexcept {
     return {std::max<index>(0, begin), (std::min)(seq().S, end)};
@@ -381,13 +238,15 @@ class row_block {
   }
 
   void sweep_panel(pass which, source_rows& source, logits_rows& logits, probs_rows& probs,
-                   index begin, index end) {
-    if (!(u_.visible.has_view() && !looks_aside() && nothing_shown(begin, end))) {
-      enter(source, logits, probs, begin, end);
-      const index height = whole_ ? count_ : u_.sizes.strip;
-      for (index a = 0; a < count_; a += height) {
-        sweep_strip(which, source, logits, probs, begin, end, a, (std::min)(count_, a + height));
-      }
+                   const key_range& keys, bool is_first) {
+    const auto [begin, end] = keys;
+    const bool shown = !u_.visible.has_view() || looks_aside() || !nothing_shown(begin, end);
+    if (shown) enter(source, logits, probs, begin, end);
+    const index height = whole_ ? count_ : u_.sizes.strip;
+    for (index a = 0; a < count_; a += height) {
+      const index b = (std::min)(count_, a + height);
+      if (is_first) this->reset_rows(a, b);  // shortly before they are used
+      if (shown) sweep_strip(which, source, logits, probs, begin, end, a, b);
     }
     advance(source, logits, probs, begin, end);
   }
@@ -422,7 +281,7 @@ class row_block {
     const index columns = end - begin;
     trim(p, columns);
     if (p.first >= p.last && !looks_aside()) return;
-    if (!kept_.ready) {
+    if (!kept_.ready()) {
       each_head(p, columns, [&](const panel_type& s, index g) { find_scores(source, s, g); });
       if (!merged_ && !(which == pass::online && settled(logits, a, b))) {
         run_stages(u_.list.logits, logits, p, columns, u_.list.probs_reach.rows_above);
@@ -432,19 +291,29 @@ class row_block {
     p.begin = (std::max)(a, probs_begin());
     if (p.begin >= b) return;
     each_head(p, columns, [&](const panel_type& s, index g) {
-      if (g == 0 && !kept_.ready) s.hide(-infinity);
+      if (g == 0 && !kept_.ready()) s.hide(-infinity);
       to_probabilities(which, s, g);
-      if (which == pass::online) times_values(s, g);
+      if (which == pass::online) in_tiles(s, [&](const panel_type& t) { times_values(t, g); });
     });
     if (which != pass::weigh) return;
     run_stages(u_.list.probs, probs, p, columns, 0);
     p.begin = (std::max)(a, first_row(0));
     each_head(p, columns, [&](const panel_type& s, index g) {
       if (g == 0) s.hide(0);
-      times_values(s, g);
+      in_tiles(s, [&](const panel_type& t) { times_values(t, g); });
     });
   }
+  // A strip of keys that all rows see is read once for all of them.
   void find_scores(const source_rows& source, const panel_type& s, index g) const {
+    panel_type t = s;
+    t.last = seen_by_all(s);
+    if (t.first < t.last) ask_for_scores(source, t, g);
+    t.first = std::exchange(t.last, s.last);
+    if (t.first < t.last) {
+      in_tiles(t, [&](const panel_type& rows) { ask_for_scores(source, rows, g); });
+    }
+  }
+  void ask_for_scores(const source_rows& source, const panel_type& s, index g) const {
     const T* bias = merged_ ? bias_ + g * ld_ + s.first : nullptr;
     if constexpr (reads_for_many_heads) {
       const index group = u_.plans.context.problem.group();
@@ -515,13 +384,34 @@ class row_block {
     }
   }
 
-  seen_keys summarize(index begin, index end) const noexcept {
-    return seen_keys(bounds_, begin, end, seq().key_begin);
+  // The end of the whole strips of keys of which no row sees only a part or nothing.
+  index seen_by_all(const panel_type& s) const noexcept {
+    if (s.all_visible) return s.last;
+    index end = s.key(s.last);
+    for (index r = s.begin; r < s.end; ++r) end = (std::min)(end, s.bounds[r].hi);
+    return std::clamp(end / strip_width<T, Arch> * strip_width<T, Arch> - s.column, s.first,
+                      s.last);
   }
+  // f(panel) for the rows of one register tile at a time, with the columns that these see, unless
+  // all rows see all: the products leave out what is hidden from a whole tile.
+  template <class F>
+  void in_tiles(const panel_type& s, F&& f) const {
+    if (s.all_visible) return f(s);
+    panel_type t = s;
+    for (; t.begin < s.end; t.begin = t.end) {
+      t.end = (std::min)(s.end, t.begin + rows_per_tile);
+      const auto seen = s.seen(t.begin, t.end, s.column);
+      t.first = seen.from;
+      t.last = seen.to;
+      if (t.first < t.last) f(t);
+    }
+  }
+
   // Cuts a panel's columns to those that some of its rows sees, and notes whether all see all.
   void trim(panel_type& p, index columns) const noexcept {
     // A strip is asked about for every panel: its summary is kept.
-    const seen_keys keys = whole_ ? summarize(p.begin, p.end) : strips_[p.origin / u_.sizes.strip];
+    const seen_keys keys =
+        whole_ ? this->summarize(p.begin, p.end) : strips_[p.origin / u_.sizes.strip];
     p.first = std::clamp<index>(keys.lo - p.column, 0, columns);
     p.last = std::clamp<index>(keys.hi - p.column, p.first, columns);
     p.all_visible = !u_.visible.has_view() && p.key(p.first) >= keys.latest_lo &&
@@ -589,16 +479,16 @@ class row_block {
   void to_probabilities(pass which, const panel_type& p, index g) {
     const index rows = p.end - p.begin, columns = p.last - p.first;
     T* logits = p.line(g, p.begin) + p.first;
-    T* kept = kept_.now == nullptr ? nullptr : kept_line(g, p.begin);
+    T* kept = kept_.line(g, p.begin - probs_begin());
     const index at = g * count_ + p.begin;
     softmax_rows<T> state{max_ + at, sum_ + at * W, out_ + at * ldo_, ldo_, ldo_};
     if (which == pass::online) {
       softmax_strip<Arch>(logits, ld_, rows, columns, state);
     } else if (which == pass::measure) {
       state.dv = 0;
-      measure_strip<Arch>(logits, ld_, rows, columns, state, kept, kept_.ld);
-    } else if (kept_.ready) {
-      exp_strip<Arch>(kept, kept_.ld, rows, columns, max_ + at, share_ + at, logits, ld_);
+      measure_strip<Arch>(logits, ld_, rows, columns, state, kept, kept_.row_stride());
+    } else if (kept_.ready()) {
+      exp_strip<Arch>(kept, kept_.row_stride(), rows, columns, max_ + at, share_ + at, logits, ld_);
     } else {
       exp_strip<Arch>(logits, ld_, rows, columns, max_ + at, share_ + at, logits, ld_);
     }
@@ -633,14 +523,6 @@ class row_block {
     }
   }
 
-  bool finite() const noexcept {
-    for (index g = 0; g < heads_; ++g) {
-      const T* lines = out_ + (g * count_ + first_row(0)) * ldo_;
-      if (!all_finite<Arch>(lines, (count_ - first_row(0)) * ldo_)) return false;
-    }
-    return true;
-  }
-
   // What merged stages left out of all logits of a row.
   void keep_row_bias(const logits_rows& logits) {
     for (index g = 0; g < heads_; ++g) {
@@ -656,117 +538,13 @@ class row_block {
     }
   }
 
-  // A row's sum of exponentials, relative to a maximum; with the logits that stand in the
-  // denominator only.
-  struct total {
-    T max;
-    double sum;
-    T log() const {
-      return sum == 0 ? -infinity : static_cast<T>(static_cast<double>(max) + std::log(sum));
-    }
-  };
-  total total_of(index g, index r) const {
-    const index at = g * count_ + r;
-    total t{max_[at], 0};
-    for (index n = 0; n < W; ++n) t.sum += static_cast<double>(sum_[at * W + n]);
-    for_each_pair(u_.list.logits, u_.plans.logits, [&](const auto& stage, const auto& plan) {
-      if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::denominator)) {
-        if (!is_active(stage)) return;
-        const T extra = plan.denominator(head_ + g) - shift_[at];
-        if (extra == -infinity) return;
-        if (extra > t.max) {
-          t.sum = t.sum * std::exp(static_cast<double>(t.max) - static_cast<double>(extra)) + 1;
-          t.max = extra;
-        } else {
-          t.sum += std::exp(static_cast<double>(extra) - static_cast<double>(t.max));
-        }
-      }
-    });
-    return t;
-  }
-
-  // What makes probabilities of a row's exponentials.
-  T share_of(const total& t, index at) const {
-    const T share = t.max == max_[at] ? T(1) : std::exp(max_[at] - t.max);
-    return t.sum == 0 ? T(0) : static_cast<T>(share / t.sum);
-  }
-  // Divides by the sums and writes the block's own rows.
-  void finish() {
-    constexpr bool stages_follow = !std::is_same_v<typename List::output_type, std::tuple<>>;
-    for (index g = 0; g < heads_; ++g) {
-      for (index r = first_row(0); r < count_; ++r) {
-        const index at = g * count_ + r;
-        T* line = out_ + at * ldo_;
-        const total t = total_of(g, r);
-        T factor = u_.list.after_softmax ? T(1) : share_of(t, at);
-        if constexpr (stages_follow) {
-          scale_row<Arch>(line, Dv(), std::exchange(factor, T(1)));
-        }
-        save_row(g, r, line);
-        for_each_pair(u_.list.output, u_.plans.output, [&](const auto& stage, const auto& plan) {
-          if (is_active(stage)) plan.output(head_ + g, row_ + r, line, scratch_);
-        });
-        store_row(g, r, line, factor);
-        if (u_.lse.data() != nullptr) {
-          u_.lse(seq().batch, out_row(r), head_ + g) = t.log() + shift_[at];
-        }
-      }
-    }
-  }
-  // For the reverse sweep: a row before the output stages, and in the block's first row how far it
-  // was swept.
-  void save_row(index g, index r, const T* line) const {
-    const index row = seq().first_query + row_ + r;
-    if (u_.saved.panels != nullptr && r == first_row(0)) {
-      u_.saved.panels[u_.saved.at(seq().batch, row, head_ + g)] = static_cast<std::int32_t>(swept_);
-    }
-    if (u_.saved.rows == nullptr) return;
-    T* to = u_.saved.row(seq().batch, row, head_ + g);
-    for (index d = 0; d < Dv(); ++d) to[d] = line[d];
-  }
-  index out_row(index r) const noexcept { return seq().first_query + row_ + r - u_.first_out; }
-  void store_row(index g, index r, const T* line, T factor) {
-    if (Dv() == 0 || u_.saved.only) return;
-    T* out = u_.out.pointer(seq().batch, out_row(r), head_ + g, index{0});
-    const index step = u_.out.stride(3);
-    index d = 0;
-    if (step == 1) {
-      // Rows of one head lie too far apart for the hardware to see them coming.
-      constexpr index ahead = 8, cache_line = static_cast<index>(64 / sizeof(T));
-      for (; d < Dv() && r + ahead < count_; d += cache_line) {
-        prefetch_to_write(out + ahead * u_.out.stride(1) + d);
-      }
-      for (d = 0; d + W <= Dv(); d += W) {
-        store_vec<Arch>(out + d, load_vec<Arch>(line + d) * vec<T, Arch>(factor));
-      }
-    }
-    for (; d < Dv(); ++d) out[d * step] = line[d] * factor;
-  }
-
-  const unit_type& u_;
-  index head_, heads_, out_begin_;
-  workspace& scratch_;
-  index row_, count_;
-  bool whole_;  // all rows of the block go down the pipeline together
   bool careful_ = false, merged_ = false;
-  index ld_ = 0, ldo_ = 0, head_stride_ = 0;
-  key_range ranges_[2] = {};
-  index range_count_ = 0;
-  std::size_t swept_ = 0;        // panels that the last sweep took
-  seen_keys* strips_ = nullptr;  // where strips go down the pipeline one by one
-  row_bounds* bounds_ = nullptr;
+  index ld_ = 0, head_stride_ = 0;
   panel_type* strip_panels_ = nullptr;
   bool* settled_ = nullptr;  // of a strip's first row: its stages are part of shift_ by now
-  T *queries_ = nullptr, *panel_ = nullptr, *bias_ = nullptr;
-  T *max_ = nullptr, *lse_ = nullptr, *shift_ = nullptr, *sum_ = nullptr, *out_ = nullptr;
+  T *panel_ = nullptr, *bias_ = nullptr;
   T* share_ = nullptr;  // where stages act after softmax
-  struct {
-    T* data = nullptr;  // [panels, the last one first][heads][rows][ld], from the first column that
-                        // a strip sees on
-    index panels = 0, head_stride = 0, ld = 0;
-    T* now = nullptr;    // where the panel at hand is or will be; null: nowhere
-    bool ready = false;  // it is there
-  } kept_;
+  kept_logits<T, Arch> kept_;
 };
 
 }  // namespace heed::inline HEED_ABI::kernel
