@@ -104,8 +104,7 @@ class reverse_block : reverse_strips<T, Arch, List, Source, Gradient> {
     any_carries_ = true;
   }
   bool skipped(const key_range& p) const noexcept {
-    return base::u_.visible.has_view() && !base::looks_aside() &&
-           base::nothing_shown(p.begin, p.end);
+    return base::u_.visible.has_view() && base::aside() == 0 && base::nothing_shown(p.begin, p.end);
   }
 
   // All panels, oldest to newest. Measuring: only to find delta.

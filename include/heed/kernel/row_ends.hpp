@@ -30,6 +30,7 @@ class row_ends {
         whole_(heads > 1 || rows_above() > 0) {
     take_memory();
     find_bounds();
+    std::fill_n(shift_, heads_ * count_, T(0));
     if (range_count_ == 0) reset_rows(0, count_);
   }
 
@@ -37,9 +38,9 @@ class row_ends {
     return u_.list.logits_reach.rows_above + u_.list.probs_reach.rows_above;
   }
   index lag() const noexcept { return u_.list.logits_reach.older + u_.list.probs_reach.older; }
-  // Whether a stage reads columns beside the element's own.
-  bool looks_aside() const noexcept {
-    return lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer > 0;
+  // Columns beside an element's own that stages read.
+  index aside() const noexcept {
+    return lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
   }
   const sequence& seq() const noexcept { return u_.visible.s; }
   index Dv() const noexcept { return u_.out.extent(3); }
@@ -63,7 +64,6 @@ class row_ends {
     for (index g = 0; g < heads_; ++g) {
       const index at = g * count_ + a, n = b - a;
       std::fill_n(max_ + at, n, -infinity);
-      if (range_count_ == 0) std::fill_n(shift_ + at, n, T(0));
       std::fill_n(sum_ + at * W, n * W, T(0));
       std::fill_n(out_ + at * ldo_, n * ldo_, T(0));
     }
@@ -88,8 +88,7 @@ class row_ends {
     range_count_ = 0;
     if (main.end > main.begin) ranges_[range_count_++] = main;
     if (early.end > early.begin) {
-      const index gap = lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
-      if (range_count_ == 1 && early.end + gap >= main.begin) {
+      if (range_count_ == 1 && early.end + aside() >= main.begin) {
         ranges_[0].begin = (std::min)(main.begin, early.begin);
       } else {
         ranges_[range_count_++] = early;

@@ -54,13 +54,12 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
 
  protected:  // sweeps of other kinds go the same ways
   using ends::bounds_, ends::strips_, ends::ranges_, ends::range_count_, ends::swept_;
-  using ends::Dv, ends::first_row, ends::lag, ends::looks_aside, ends::probs_begin, ends::seq;
+  using ends::Dv, ends::first_row, ends::lag, ends::aside, ends::probs_begin, ends::seq;
   using ends::queries_, ends::max_, ends::shift_, ends::sum_, ends::out_, ends::ldo_;
   using ends::u_, ends::scratch_, ends::head_, ends::heads_, ends::row_, ends::count_, ends::whole_;
 
   void take_memory() {
-    const index slack = lag() + u_.list.logits_reach.newer + u_.list.probs_reach.newer;
-    ld_ = (u_.sizes.panel + slack + 2 * W - 1) / W * W;
+    ld_ = (u_.sizes.panel + aside() + 2 * W - 1) / W * W;
     const index height = whole_ ? count_ : (std::min)(count_, u_.sizes.strip);
     if (heads_ > 1) {
       strip_panels_ =
@@ -240,7 +239,7 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
   void sweep_panel(pass which, source_rows& source, logits_rows& logits, probs_rows& probs,
                    const key_range& keys, bool is_first) {
     const auto [begin, end] = keys;
-    const bool shown = !u_.visible.has_view() || looks_aside() || !nothing_shown(begin, end);
+    const bool shown = !u_.visible.has_view() || aside() > 0 || !nothing_shown(begin, end);
     if (shown) enter(source, logits, probs, begin, end);
     const index height = whole_ ? count_ : u_.sizes.strip;
     for (index a = 0; a < count_; a += height) {
@@ -280,7 +279,7 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
     p.bounds = bounds_;
     const index columns = end - begin;
     trim(p, columns);
-    if (p.first >= p.last && !looks_aside()) return;
+    if (p.first >= p.last && aside() == 0) return;
     if (!kept_.ready()) {
       each_head(p, columns, [&](const panel_type& s, index g) { find_scores(source, s, g); });
       if (!merged_ && !(which == pass::online && settled(logits, a, b))) {
