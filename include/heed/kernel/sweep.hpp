@@ -22,7 +22,8 @@ template <class T, class Arch, class List, class Source, class Values = value_ro
 class row_block : protected row_ends<T, Arch, List, Source, Values> {
  protected:
   using ends = row_ends<T, Arch, List, Source, Values>;
-  using ends::infinity, ends::W;
+  static constexpr index W = ends::W;
+  static constexpr T infinity = ends::infinity;
   using typename ends::unit_type;
   using panel_type = panel<T, Arch>;
 
@@ -437,7 +438,7 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
           p.hide(-infinity);
         }
         above -= reads.rows_above;
-        p.begin = (std::max)(a, first_row(later + above));
+        p.begin = (std::max)(a, this->first_row(later + above));
         if (p.begin < p.end) stage_rows.forward(p);
         p.column += reads.older_cols;
       }
