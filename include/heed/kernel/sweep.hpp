@@ -54,6 +54,7 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
   }
 
  protected:  // sweeps of other kinds go the same ways
+  // In generic lambdas g++ 12 finds these names through `this` only.
   using ends::bounds_, ends::strips_, ends::ranges_, ends::range_count_, ends::swept_;
   using ends::Dv, ends::first_row, ends::lag, ends::aside, ends::probs_begin, ends::seq;
   using ends::queries_, ends::max_, ends::shift_, ends::sum_, ends::out_, ends::ldo_;
@@ -129,7 +130,7 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
         if (p.end < edge) advance(source, logits, probs, p.end, edge);
         sweep_panel(which, source, logits, probs, p, n == 0 && which != pass::weigh);
         edge = p.begin;
-        swept_ = n + 1;
+        this->swept_ = n + 1;
         if (may_end_after(n)) break;
       }
     };
@@ -151,12 +152,12 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
   // The panels that the block's ranges are swept in, newest first.
   std::span<const key_range> list_panels(const source_rows& source) {
     const auto each = [&](auto&& f) {
-      for (index n = 0; n < range_count_; ++n) {
-        const index oldest = ranges_[n].begin - lag();
-        for (index newest = ranges_[n].end; newest > oldest;) {
+      for (index n = 0; n < this->range_count_; ++n) {
+        const index oldest = this->ranges_[n].begin - this->lag();
+        for (index newest = this->ranges_[n].end; newest > oldest;) {
           const index from =
-              (std::max)(oldest, newest > 0 ? source.panel_begin(newest, u_.sizes.panel)
-                                            : newest - u_.sizes.panel);
+              (std::max)(oldest, newest > 0 ? source.panel_begin(newest, this->u_.sizes.panel)
+                                            : newest - this->u_.sizes.panel);
           f(key_range{from, newest});
           newest = from;
         }
@@ -232,7 +233,7 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
     for_each_pair(u_.list.logits, logits, [&](const auto& stage, auto& rows) {
       if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::column_bias)) {
         if (!is_active(stage)) return;
-        for (index g = 0; g < heads_; ++g) rows.column_bias(g, begin, end, bias_ + g * ld_);
+        for (index g = 0; g < this->heads_; ++g) rows.column_bias(g, begin, end, bias_ + g * ld_);
       }
     });
   }
