@@ -137,10 +137,7 @@ class row_ends {
   total total_of(index g, index r) const {
     const index at = g * count_ + r;
     total t{max_[at], 0};
-    // In four runs, which need not wait for each other.
-    double part[4] = {};
-    for (index n = 0; n < W; ++n) part[n % 4] += static_cast<double>(sum_[at * W + n]);
-    t.sum = (part[0] + part[1]) + (part[2] + part[3]);
+    for (index n = 0; n < W; ++n) t.sum += static_cast<double>(sum_[at * W + n]);
     for_each_pair(u_.list.logits, u_.plans.logits, [&](const auto& stage, const auto& plan) {
       if constexpr (has_hook<std::remove_cvref_t<decltype(stage)>>(hook::denominator)) {
         if (!is_active(stage)) return;
