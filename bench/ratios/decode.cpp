@@ -67,10 +67,14 @@ class decoder {
   heed::KvCache<Element, Mechanisms...> cache_;
 };
 
-// Reads memory from four places at once, nothing else.
+// Reads memory from four places at once, nothing else; with the pages that a cache has.
 class read_sweep {
  public:
-  explicit read_sweep(index elements) : memory_(static_cast<std::size_t>(elements), 1.0F) {}
+  explicit read_sweep(index elements) {
+    memory_.reserve(static_cast<std::size_t>(elements));
+    heed::kernel::ask_for_large_pages(memory_.data(), memory_.capacity() * sizeof(float));
+    memory_.assign(memory_.capacity(), 1.0F);
+  }
   void run() {
     using vec = xsimd::batch<float>;
     constexpr index w = static_cast<index>(vec::size);

@@ -88,6 +88,15 @@ HEED_INLINE void prefetch(const void* p) {
 #endif
 }
 
+// The same into the second-level cache only, which waits for more lines at a time.
+HEED_INLINE void prefetch_far(const void* p) {
+#if defined(__GNUC__) || defined(__clang__)
+  __builtin_prefetch(p, 0, 2);
+#else
+  static_cast<void>(p);
+#endif
+}
+
 // The same for a line that will be written.
 HEED_INLINE void prefetch_to_write(const void* p) {
 #if defined(__GNUC__) || defined(__clang__)

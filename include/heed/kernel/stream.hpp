@@ -30,8 +30,9 @@ void store_as(const T* from, Stored* to, index n) {
   }
 }
 
-// Bytes that are asked for ahead of those at hand.
-inline constexpr index stream_ahead = 2048;
+// So many bytes ahead of those at hand is asked for one line of so many bytes: the hardware fetches
+// those beside it. To ask for every line keeps it from fetching ahead by itself.
+inline constexpr index stream_ahead = 4096, stream_step = 256;
 
 // Two places that are read at once, and what lies there: memory answers them side by side.
 struct stream_pair {
@@ -47,7 +48,7 @@ template <class Arch, int Rows, int Vecs, int Streams, bool Add, class T, class 
 HEED_NOINLINE void stream_tile(const T* a, index lda, const Stored* b, index ldb, T* c, index ldc,
                                index depth, const T* column_start, bool ask, stream_pair pair) {
   constexpr index w = width<T, Arch>;
-  constexpr index line = static_cast<index>(64 / sizeof(Stored));
+  constexpr index step = stream_step / static_cast<index>(sizeof(Stored));
   constexpr index ahead = stream_ahead / static_cast<index>(sizeof(Stored));
   vec<T, Arch> sum[Streams][Rows][Vecs];
   const auto each = [&](auto&& f) HEED_INLINE_LAMBDA {
@@ -64,12 +65,15 @@ HEED_NOINLINE void stream_tile(const T* a, index lda, const Stored* b, index ldb
       sum[s][r][v] = vec<T, Arch>(T(0));
     }
   });
+  index asked = 0;
   for (index k = 0; k < depth; ++k, b += ldb, ++a) {
+    for (; ask && asked < (k + 1) * ldb; asked += step) {
+      unroll<Streams>([&](auto s) HEED_INLINE_LAMBDA {
+        prefetch_far(b + s * pair.far + (asked - k * ldb) + ahead);
+      });
+    }
     unroll<Streams>([&](auto s) HEED_INLINE_LAMBDA {
       const Stored* row = b + s * pair.far;
-      if (ask) {
-        for (index d = 0; d < ldb; d += line) prefetch(row + ahead + d);
-      }
       unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
         const vec<T, Arch> right = load_stored<T, Arch>(row + v * w);
         unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "heed/config.hpp"
+#include "heed/kernel/pages.hpp"
 
 namespace heed::inline HEED_ABI::kernel {
 
@@ -151,8 +151,10 @@ class token_store {
   using buffer = std::unique_ptr<std::byte, deleter>;
 
   static buffer allocate(std::size_t size) {
-    return buffer(
+    buffer data(
         static_cast<std::byte*>(::operator new (size + slack, std::align_val_t{alignment})));
+    ask_for_large_pages(data.get(), size + slack);
+    return data;
   }
   std::size_t chunk_bytes() const noexcept {
     std::size_t sum = 0;
