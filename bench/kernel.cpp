@@ -36,7 +36,7 @@ void fma_peak(benchmark::State& state) {
   const v a(0.999f), b(0.001f);
   for (auto _ : state) {
     for (int n = 0; n < 1000; ++n) {
-      k::unroll<count>([&](auto i) HEED_INLINE_LAMBDA { sum[i] = xsimd::fma(sum[i], a, b); });
+      k::unroll<count>([&](auto i) HEED_INLINE_LAMBDA { sum[i] = k::multiply_add(sum[i], a, b); });
     }
   }
   v total(0.0f);

@@ -38,8 +38,9 @@ double fma_loop(index steps, float& kept) {
   for (int n = 0; n < accumulators; ++n) sums[n] = vec(static_cast<float>(n));
   vec factor(0.999F), addend(0.001F);
   for (index step = 0; step < steps; ++step) {
-    heed::kernel::unroll<accumulators>(
-        [&](auto n) HEED_INLINE_LAMBDA { sums[n] = xsimd::fma(sums[n], factor, addend); });
+    heed::kernel::unroll<accumulators>([&](auto n) HEED_INLINE_LAMBDA {
+      sums[n] = heed::kernel::multiply_add(sums[n], factor, addend);
+    });
     asm volatile("" : "+x"(factor.data));  // every round is done
   }
   for (const vec& s : sums) kept += heed::kernel::sum_lanes(s);

@@ -43,7 +43,7 @@ HEED_INLINE void convolve_rows(const T* in, const T* weights, const convolution_
         constexpr int r = decltype(x)::value - decltype(a)::value;
         if constexpr (r >= 0 && r < Rows) {
           vec<T, Arch>& to = sum[a % Sums][r];
-          to = xsimd::fma(weight[a], entry, to);
+          to = multiply_add(weight[a], entry, to);
         }
       });
     });
@@ -162,7 +162,7 @@ HEED_NOINLINE void correlate_tile(const T* in, const T* out, index ld, index fro
         constexpr int r = decltype(x)::value - decltype(a)::value;
         if constexpr (r >= 0 && r < Rows) {
           unroll<Keys>([&](auto b) HEED_INLINE_LAMBDA {
-            sum[b][a] = xsimd::fma(left, right[b][r], sum[b][a]);
+            sum[b][a] = multiply_add(left, right[b][r], sum[b][a]);
           });
         }
       });

@@ -197,7 +197,7 @@ class dot_source {
       v sum(T(0));
       for (index d = 0; d < D_; ++d) {
         const v x = load_vec<Arch>(packed + d * strip + c);
-        sum = xsimd::fma(x, x, sum);
+        sum = multiply_add(x, x, sum);
       }
       T lanes[static_cast<std::size_t>(w)];
       store_vec<Arch>(lanes, sum);

@@ -79,7 +79,7 @@ template <class Arch, class T, std::size_t N>
 HEED_INLINE vec<T, Arch> horner(const vec<T, Arch>& r, const T (&series)[N]) {
   vec<T, Arch> p(series[0]);
   unroll<static_cast<int>(N) - 1>(
-      [&](auto i) HEED_INLINE_LAMBDA { p = xsimd::fma(p, r, vec<T, Arch>(series[i + 1])); });
+      [&](auto i) HEED_INLINE_LAMBDA { p = multiply_add(p, r, vec<T, Arch>(series[i + 1])); });
   return p;
 }
 
@@ -97,7 +97,7 @@ template <class Arch, class T>
 HEED_INLINE vec<T, Arch> reduce_by_ln2(const vec<T, Arch>& x, const vec<T, Arch>& n) {
   using c = exp_constants<T>;
   using v = vec<T, Arch>;
-  return xsimd::fma(n, v(-c::ln2_low), xsimd::fma(n, v(-c::ln2_high), x));
+  return multiply_add(n, v(-c::ln2_low), multiply_add(n, v(-c::ln2_high), x));
 }
 
 // e^x for x <= 0: 0 below exp_constants::lowest (where it is under 1e-38 in float), exactly 1 at 0,
@@ -106,7 +106,7 @@ template <class Arch, class T>
 HEED_INLINE vec<T, Arch> exp_negative(const vec<T, Arch>& x) {
   using c = exp_constants<T>;
   using v = vec<T, Arch>;
-  const v shifted = xsimd::fma(x, v(c::log2_e), v(c::round_magic));
+  const v shifted = multiply_add(x, v(c::log2_e), v(c::round_magic));
   const v p = horner<Arch>(reduce_by_ln2<Arch>(x, shifted - v(c::round_magic)), c::series);
   return xsimd::select(x < v(c::lowest), v(T(0)), p * power_of_two<Arch>(shifted));
 }
@@ -117,9 +117,9 @@ HEED_INLINE vec<T, Arch> exp(const vec<T, Arch>& x) {
   using c = exp_constants<T>;
   using v = vec<T, Arch>;
   // Half of the exponent at a time, so that the ends of the range are reached without overflow.
-  const v shifted = xsimd::fma(x, v(c::log2_e), v(c::round_magic));
+  const v shifted = multiply_add(x, v(c::log2_e), v(c::round_magic));
   const v n = shifted - v(c::round_magic);
-  const v half_shifted = xsimd::fma(n, v(T(0.5)), v(c::round_magic));
+  const v half_shifted = multiply_add(n, v(T(0.5)), v(c::round_magic));
   const v half = half_shifted - v(c::round_magic);
   const v p = horner<Arch>(reduce_by_ln2<Arch>(x, n), c::series);
   const v scaled =
@@ -145,13 +145,14 @@ HEED_INLINE vec<T, Arch> tanh(const vec<T, Arch>& x) {
   constexpr int terms = static_cast<int>(sizeof(c::series) / sizeof(T));
   const v size = xsimd::abs(x);
   const v y = larger(v(T(-2)) * size, v(c::lowest));
-  const v shifted = xsimd::fma(y, v(c::log2_e), v(c::round_magic));
+  const v shifted = multiply_add(y, v(c::log2_e), v(c::round_magic));
   const v r = reduce_by_ln2<Arch>(y, shifted - v(c::round_magic));
   v q(c::series[0]);
-  unroll<terms - 3>([&](auto i) HEED_INLINE_LAMBDA { q = xsimd::fma(q, r, v(c::series[i + 1])); });
-  const v e = xsimd::fma(q * r, r, r);  // e^r - 1
+  unroll<terms - 3>([&](auto i)
+                        HEED_INLINE_LAMBDA { q = multiply_add(q, r, v(c::series[i + 1])); });
+  const v e = multiply_add(q * r, r, r);  // e^r - 1
   const v power = power_of_two<Arch>(shifted);
-  const v m = xsimd::fma(power, e, power - v(T(1)));  // e^y - 1, in (-1, 0]
+  const v m = multiply_add(power, e, power - v(T(1)));  // e^y - 1, in (-1, 0]
   const v t = -m / (v(T(2)) + m);
   return xsimd::select(x == x, xsimd::select(x < v(T(0)), -t, t), x);
 }

@@ -27,7 +27,7 @@ HEED_NOINLINE void mix_few(const panel<T, Arch>& p, const T* weights, index g) {
       unroll<Heads>([&](auto out) HEED_INLINE_LAMBDA {
         vec<T, Arch> sum = weight[out][0] * entry[0];
         unroll<Heads - 1>([&](auto in) HEED_INLINE_LAMBDA {
-          sum = xsimd::fma(weight[out][in + 1], entry[in + 1], sum);
+          sum = multiply_add(weight[out][in + 1], entry[in + 1], sum);
         });
         store_vec<Arch>(line + out * p.head_stride + c, sum);
       });
@@ -89,7 +89,7 @@ HEED_NOINLINE void mix_products(const T* out, const T* in, index head_stride, in
     unroll<Out>([&](auto o) HEED_INLINE_LAMBDA {
       const vec<T, Arch> left = load_vec<Arch>(out + o * head_stride + c);
       unroll<In>([&](auto i)
-                     HEED_INLINE_LAMBDA { sum[o][i] = xsimd::fma(left, right[i], sum[o][i]); });
+                     HEED_INLINE_LAMBDA { sum[o][i] = multiply_add(left, right[i], sum[o][i]); });
     });
   }
   unroll<Out>([&](auto o) HEED_INLINE_LAMBDA {

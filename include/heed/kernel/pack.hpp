@@ -101,8 +101,9 @@ inline bool all_finite(const T* x, index n) {
   using v = vec<T, Arch>;
   constexpr index w = width<T, Arch>;
   v sum[4] = {v(T(0)), v(T(0)), v(T(0)), v(T(0))};  // 0 times what is finite
-  const auto add = [&](auto& to, index i)
-                       HEED_INLINE_LAMBDA { to = xsimd::fma(load_vec<Arch>(x + i), v(T(0)), to); };
+  const auto add = [&](auto& to, index i) HEED_INLINE_LAMBDA {
+    to = multiply_add(load_vec<Arch>(x + i), v(T(0)), to);
+  };
   index i = 0;
   for (; i + 4 * w <= n; i += 4 * w) {
     unroll<4>([&](auto k) HEED_INLINE_LAMBDA { add(sum[k], i + k * w); });

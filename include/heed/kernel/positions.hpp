@@ -69,7 +69,7 @@ HEED_INLINE void gates_of(vec<T, Arch> (&x)[N]) {
     constexpr int terms = static_cast<int>(std::extent_v<decltype(c::power_series)>);
     unroll<terms - 1>([&](auto k) HEED_INLINE_LAMBDA {
       each([&](auto i)
-               HEED_INLINE_LAMBDA { p[i] = xsimd::fma(p[i], r[i], v(c::power_series[k + 1])); });
+               HEED_INLINE_LAMBDA { p[i] = multiply_add(p[i], r[i], v(c::power_series[k + 1])); });
     });
     // At 0 the polynomial is 1 - 2^-24, and 1 more rounds to 2.
     each([&](auto i) HEED_INLINE_LAMBDA { p[i] = v(T(1)) + times_power<Arch>(p[i], x[i]); });
@@ -216,7 +216,7 @@ HEED_INLINE void add_at_positions(T* x, const T* gates, index used,
     const v z = look_up<T, Arch>(table.value + count.base, block[i], at);
     const v rise = look_up<T, Arch>(table.rise + count.base, block[i], at);
     const v above = p[i] - xsimd::to_float(at);
-    store_vec<Arch>(x + i * w, xsimd::fma(above, rise, load_vec<Arch>(x + i * w) + z));
+    store_vec<Arch>(x + i * w, multiply_add(above, rise, load_vec<Arch>(x + i * w) + z));
     if constexpr (Record::wanted) {
       const v end(static_cast<T>(record.limit - count.base));
       const v within = xsimd::select(p[i] < end, p[i], end);  // NaN: the end

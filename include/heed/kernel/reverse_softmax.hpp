@@ -24,13 +24,13 @@ struct exponentials {
       constexpr int terms = static_cast<int>(std::extent_v<decltype(c::power_series)>);
       v octaves[N], part[N];
       each([&](auto i) HEED_INLINE_LAMBDA {
-        octaves[i] = xsimd::fma(load_vec<Arch>(x + i * w), v(c::log2_e), shift);
+        octaves[i] = multiply_add(load_vec<Arch>(x + i * w), v(c::log2_e), shift);
       });
       each([&](auto i) HEED_INLINE_LAMBDA { part[i] = above_floor<Arch>(octaves[i]); });
       each([&](auto i) HEED_INLINE_LAMBDA { p[i] = v(c::power_series[0]); });
       unroll<terms - 1>([&](auto k) HEED_INLINE_LAMBDA {
         each([&](auto i) HEED_INLINE_LAMBDA {
-          p[i] = xsimd::fma(p[i], part[i], v(c::power_series[k + 1]));
+          p[i] = multiply_add(p[i], part[i], v(c::power_series[k + 1]));
         });
       });
       each([&](auto i) HEED_INLINE_LAMBDA { p[i] = times_power<Arch>(p[i], octaves[i]); });
@@ -155,7 +155,7 @@ inline void add_row_products(const T* p, const T* dp, index ld, index rows, inde
     vec<T, Arch> sum(T(0));
     index c = 0;
     for (; c + w <= cols; c += w)
-      sum = xsimd::fma(load_vec<Arch>(p + c), load_vec<Arch>(dp + c), sum);
+      sum = multiply_add(load_vec<Arch>(p + c), load_vec<Arch>(dp + c), sum);
     T rest = 0;
     for (; c < cols; ++c) rest += p[c] * dp[c];
     delta[r] += sum_lanes(sum) + rest;

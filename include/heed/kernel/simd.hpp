@@ -70,6 +70,21 @@ HEED_INLINE void unroll(F&& f) {
   (std::make_integer_sequence<int, N>{});
 }
 
+// a b + c, rounded once where has_fma says so. (xsimd 8 multiplies and adds on AVX-512, which only
+// some compilers make one instruction of.)
+template <class T, class Arch>
+HEED_INLINE vec<T, Arch> multiply_add(const vec<T, Arch>& a, const vec<T, Arch>& b,
+                                      const vec<T, Arch>& c) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_base_of_v<xsimd::avx512f, Arch> && std::is_same_v<T, float>) {
+    return vec<T, Arch>(_mm512_fmadd_ps(a, b, c));
+  } else if constexpr (std::is_base_of_v<xsimd::avx512f, Arch> && std::is_same_v<T, double>) {
+    return vec<T, Arch>(_mm512_fmadd_pd(a, b, c));
+  } else
+#endif
+    return xsimd::fma(a, b, c);
+}
+
 template <class Arch, class T>
 HEED_INLINE vec<T, Arch> load_vec(const T* p) {
   return vec<T, Arch>::load_unaligned(p);

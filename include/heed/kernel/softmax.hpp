@@ -57,14 +57,14 @@ struct octaves {
       constexpr int terms = static_cast<int>(std::extent_v<std::remove_cvref_t<decltype(series)>>);
       each([&](auto i) HEED_INLINE_LAMBDA { p[i] = v(series[0]); });
       unroll<terms - 1>([&](auto k) HEED_INLINE_LAMBDA {
-        each([&](auto i) HEED_INLINE_LAMBDA { p[i] = xsimd::fma(p[i], x[i], v(series[k + 1])); });
+        each([&](auto i) HEED_INLINE_LAMBDA { p[i] = multiply_add(p[i], x[i], v(series[k + 1])); });
       });
     };
     if constexpr (has_scalef<T, Arch>) {
       // In octaves from the start. x log2(e) - M is rounded once, an error of the kind and size
       // that x itself has, and three instructions less.
       each([&](auto i) HEED_INLINE_LAMBDA {
-        shifted[i] = xsimd::fma(load_vec<Arch>(logits + i * w), v(c::log2_e), shift);
+        shifted[i] = multiply_add(load_vec<Arch>(logits + i * w), v(c::log2_e), shift);
       });
       each([&](auto i) HEED_INLINE_LAMBDA { x[i] = above_floor<Arch>(shifted[i]); });
       polynomial(c::power_series);
@@ -72,11 +72,12 @@ struct octaves {
     } else {
       each([&](auto i)
                HEED_INLINE_LAMBDA { x[i] = larger(floor, load_vec<Arch>(logits + i * w)); });
-      each([&](auto i) HEED_INLINE_LAMBDA { shifted[i] = xsimd::fma(x[i], v(c::log2_e), shift); });
+      each([&](auto i)
+               HEED_INLINE_LAMBDA { shifted[i] = multiply_add(x[i], v(c::log2_e), shift); });
       each([&](auto i) HEED_INLINE_LAMBDA { p[i] = shifted[i] - shift; });
       each([&](auto i) HEED_INLINE_LAMBDA {
         if constexpr (one_step) {
-          x[i] = xsimd::fma(p[i], v(-c::ln2), x[i]);
+          x[i] = multiply_add(p[i], v(-c::ln2), x[i]);
         } else {
           x[i] = reduce_by_ln2<Arch>(x[i], p[i]);
         }
@@ -208,8 +209,9 @@ HEED_INLINE void softmax_group(const T* logits, index ld, index first, index row
     const v seen = load_vec<Arch>(shift + i * w);
     const v m = xsimd::select(seen == v(-std::numeric_limits<T>::infinity()), v(T(0)), seen);
     all_near &= xsimd::all(xsimd::abs(m) <= v(o::limit));
-    const v octave = xsimd::fma(m, v(exp_constants<T>::log2_e), v(exp_constants<T>::round_magic)) -
-                     v(exp_constants<T>::round_magic);
+    const v octave =
+        multiply_add(m, v(exp_constants<T>::log2_e), v(exp_constants<T>::round_magic)) -
+        v(exp_constants<T>::round_magic);
     store_vec<Arch>(shift + i * w, v(o::base) - octave);
     store_vec<Arch>(floor + i * w, m - v(o::depth));
   });

@@ -78,7 +78,7 @@ HEED_NOINLINE void stream_tile(const T* a, index lda, const Stored* b, index ldb
         const vec<T, Arch> right = load_stored<T, Arch>(row + v * w);
         unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
           const vec<T, Arch> left(a[r * lda + (Add ? s * pair.apart : 0)]);
-          sum[s][r][v] = xsimd::fma(left, right, sum[s][r][v]);
+          sum[s][r][v] = multiply_add(left, right, sum[s][r][v]);
         });
       });
     });

@@ -43,7 +43,7 @@ HEED_INLINE void product_tile(const T* a, RowStride lda, Step step_of_a, const T
     unroll<Rows>([&](auto r) HEED_INLINE_LAMBDA {
       const vec<T, Arch> left(a[r * lda]);
       unroll<Vecs>([&](auto v)
-                       HEED_INLINE_LAMBDA { sum[r][v] = xsimd::fma(left, right[v], sum[r][v]); });
+                       HEED_INLINE_LAMBDA { sum[r][v] = multiply_add(left, right[v], sum[r][v]); });
     });
     b += ldb;
     a += step_of_a;

@@ -19,7 +19,7 @@ HEED_INLINE void substitute_rows(const T* n, index ldn, T* x, index ldx, index b
     for (index s = begin; s < r; ++s) {
       const vec<T, Arch> factor(n[r * ldn + s]);
       unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA {
-        sum[v] = xsimd::fma(factor, load_vec<Arch>(x + s * ldx + v * w), sum[v]);
+        sum[v] = multiply_add(factor, load_vec<Arch>(x + s * ldx + v * w), sum[v]);
       });
     }
     unroll<Vecs>([&](auto v) HEED_INLINE_LAMBDA { store_vec<Arch>(x + r * ldx + v * w, sum[v]); });
