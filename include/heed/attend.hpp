@@ -43,6 +43,7 @@ class forward_call {
         saved_(saved),
         panel_heads_(list_.heads_mixed),
         unit_heads_(std::lcm(list_.heads_mixed, std::max<index>(1, p.group()))),
+        workers_(std::max<index>(1, options.executor.workers())),
         sizes_(choose_sizes<T>(list_, p, options.tuning)) {}
 
   // Throws shape_error for a list that cannot be run.
@@ -53,7 +54,7 @@ class forward_call {
   // Sequences whose units fit one wave together share what their plans hold; a longer one goes
   // alone, a few units at a time.
   void run() {
-    memory_.prepare_workers(options_.executor.workers());
+    memory_.prepare_workers(workers_);
     const index per_sequence = problem_.Hq / unit_heads_;
     const index sequences = sequence_count(problem_, options_.mask);
     for (index first = 0, end = 0; first < sequences; first = end) {
@@ -81,7 +82,7 @@ class forward_call {
   // enough: what a worker packs shall still be in its cache when it is read, but every worker shall
   // have work, and short sequences shall not mean a wave each. One unit always runs.
   bool fits_wave(index units, std::size_t bytes) const noexcept {
-    const auto workers = static_cast<std::size_t>(std::max<index>(1, options_.executor.workers()));
+    const auto workers = static_cast<std::size_t>(workers_);
     constexpr std::size_t megabyte = std::size_t{1} << 20;
     if (bytes > (std::min)(2 * workers, std::size_t{64}) * megabyte) return false;
     return bytes <= workers * megabyte / 2 || static_cast<std::size_t>(units) <= workers;
@@ -123,6 +124,12 @@ class forward_call {
                             unit_heads_, out_, options_.lse, sizes_, 0, saved_},
                   tasks, row_blocks, panels});
     }
+    if (workers_ == 1 && !wants_norms(list_)) {
+      options_.executor.parallel_for(end - first, [&](index unit, index worker) {
+        run_in_turn(stations[unit], memory_.worker(worker));
+      });
+      return end;
+    }
     prepare(stations, end - first);
     const auto work = [&](index task, index worker) {
       const station* at = stations;
@@ -131,6 +138,32 @@ class forward_call {
     };
     options_.executor.parallel_for(tasks, work);
     return end;
+  }
+  // One worker prepares keys and values shortly before the first rows that need them.
+  void run_in_turn(const station& at, workspace& scratch) const {
+    const source_type& source = at.u.source;
+    const visibility& visible = at.u.visible;
+    const index heads = kv_heads(), tasks = source.tasks() / heads;
+    index prepared = 0, packed = 0, needed = 0;
+    for (index row = 0, block = 0; block < at.row_blocks; ++block) {
+      for (; row < (std::min)(visible.s.T, (block + 1) * sizes_.rows); ++row) {
+        const index own = (std::min)(row + visible.s.position + 1, visible.s.S);
+        needed = (std::max)({needed, own, visible.bounds(row).hi});
+      }
+      for (; prepared < tasks && (prepared == 0 || source.keys_end(prepared - 1) < needed);
+           ++prepared) {
+        for (index head = 0; head < heads; ++head) source.prepare(head * tasks + prepared, scratch);
+      }
+      if (packed < needed) {
+        for (index kv = 0; kv < value_tasks(visible.s); ++kv) {
+          pack_values(at.u, kv, packed, needed);
+        }
+        packed = needed;
+      }
+      for (index part = 0; part < at.panels; ++part) {
+        run_block(at, block * at.panels + part, scratch);
+      }
+    }
   }
 
   index kv_heads() const noexcept { return unit_heads_ / std::max<index>(1, problem_.group()); }
@@ -190,7 +223,7 @@ class forward_call {
       if (task < at->u.source.tasks()) {
         at->u.source.prepare(task, memory_.worker(worker));
       } else {
-        pack_values(at->u, task - at->u.source.tasks());
+        pack_values(at->u, task - at->u.source.tasks(), 0, at->u.visible.s.S);
       }
     };
     options_.executor.parallel_for(tasks, work);
@@ -201,12 +234,13 @@ class forward_call {
   index value_tasks(const sequence& s) const noexcept {
     return values_as_they_are(s) || problem_.Dv == 0 ? 0 : kv_heads();
   }
-  void pack_values(const unit_type& u, index kv) const {
+  // Those of keys [from, to).
+  void pack_values(const unit_type& u, index kv, index from, index to) const {
     const sequence& s = u.visible.s;
-    T* rows = const_cast<T*>(u.values.data) + kv * u.values.head_stride;
     copy_rows<Arch>(
-        inputs_.v.pointer(s.batch, s.first_key, u.head / problem_.group() + kv, index{0}),
-        inputs_.v.stride(1), inputs_.v.stride(3), s.S, problem_.Dv, rows, u.values.row_stride);
+        inputs_.v.pointer(s.batch, s.first_key + from, u.head / problem_.group() + kv, index{0}),
+        inputs_.v.stride(1), inputs_.v.stride(3), to - from, problem_.Dv,
+        const_cast<T*>(u.values.at(kv, from)), u.values.row_stride);
   }
 
   list_type list_;
@@ -216,7 +250,7 @@ class forward_call {
   const attend_options<T>& options_;
   workspace& memory_;
   saved_view<T> saved_;
-  index panel_heads_, unit_heads_;
+  index panel_heads_, unit_heads_, workers_;
   block_sizes sizes_;
 };
 

@@ -5,7 +5,10 @@
 //   Source, one per sequence and run of key/value heads:
 //     static bytes(stage, problem, sequence, kv_heads)   about how much memory it will take
 //     take(workspace&)                 takes it
-//     tasks(), prepare(task, scratch)  packs or transforms the keys; tasks run in parallel
+//     tasks(), prepare(task, scratch)  packs or transforms the keys; tasks may run in parallel.
+//     They
+//                                      are as many for each head, one head after the other, and
+//     keys_end(n)                      task n of a head prepares its keys up to here
 //     seal()                           optional: once, when all tasks are done
 //     rows(rows_context, T* queries)   for one row block; queries [heads][count][D], scaled
 //   its Rows:
@@ -88,6 +91,8 @@ class dot_source {
     if (norms_wanted_) norms_ = memory.take<double>(2 * kv_heads_ * strips());
   }
   index tasks() const noexcept { return lazy_ ? 0 : kv_heads_ * tasks_per_head(); }
+  // Where the keys end that task number n of a head prepares.
+  index keys_end(index n) const noexcept { return (std::min)(S_, (n + 1) * keys_per_task); }
   void prepare(index task, workspace& scratch) const {
     const index head = task / tasks_per_head();
     const index from = task % tasks_per_head() * keys_per_task;
