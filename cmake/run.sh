@@ -39,7 +39,6 @@ set_up() {
   need nlohmann-json nlohmann-json3-dev has_header nlohmann/json.hpp
   if [ "$1" = test ]; then
     need Catch2 catch2 has_catch
-    need "Google Benchmark" libbenchmark-dev has_header benchmark/benchmark.h
   fi
   [ -n "$missing" ] || return 0
 
@@ -72,7 +71,7 @@ demo() {
   set_up demo
   programs=heed-attend
   [ ! -e examples/layer.cpp ] || programs="$programs heed-layer"
-  echo "heed: building $programs in build/release"
+  echo "heed: building $programs in build/release, which takes some minutes"
   quiet build/release/configure.log cmake --preset release -DHEED_BUILD_BENCH=OFF
   # shellcheck disable=SC2086
   quiet build/release/build.log cmake --build --preset release --target $programs

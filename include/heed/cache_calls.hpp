@@ -91,7 +91,7 @@ KvCache<Element, Mechanisms...>::pieces_of(const char* who, const cache_batch& w
   if (which.cu.given()) {
     if (entries != 1) throw_axis_error(name, "the views", 0, "batch", entries, "1 with cu");
     detail::check_cumulative("cu", which.cu, "tokens", tokens);
-    detail::check_list("cu", which.cu, count + 1);
+    detail::check_list("cu", which.cu, count + 1, "the sequences and 1");
   } else if (entries != count) {
     throw_axis_error(name, "the views", 0, "sequences", entries, std::to_string(count));
   }

@@ -50,11 +50,13 @@ void check_extents(const char* who, const char* argument, const tensor_view<T, R
 
 namespace detail {
 
-inline void check_list(const char* argument, const index_list& list, index expected) {
+// `why` says what there must be an entry for.
+inline void check_list(const char* argument, const index_list& list, index expected,
+                       const char* why) {
   if (list.given() && list.size() != expected) {
-    throw shape_error(std::string("heed: mask: ") + argument + ": has " +
-                      std::to_string(list.size()) + " entries, expected " +
-                      std::to_string(expected));
+    throw shape_error(std::string("heed: mask: ") + argument + ": has length " +
+                      std::to_string(list.size()) + ", expected " + std::to_string(expected) +
+                      " (" + why + ")");
   }
 }
 
@@ -102,11 +104,11 @@ inline void check_mask(const problem& p, const mask& m) {
     if (p.B != 1) throw_axis_error("mask", "packed: q", 0, "batch", p.B, "1");
     detail::check_cumulative("cu_queries", m.cu_q, "queries", p.T);
     detail::check_cumulative("cu_keys", m.cu_k, "keys", p.S);
-    detail::check_list("cu_keys", m.cu_k, m.cu_q.size());
+    detail::check_list("cu_keys", m.cu_k, m.cu_q.size(), "as cu_queries");
   }
-  detail::check_list("key_lengths", m.key_length, p.B);
-  detail::check_list("key_starts", m.key_start, p.B);
-  detail::check_list("query_starts", m.query_start, p.B);
+  detail::check_list("key_lengths", m.key_length, p.B, "one for each sequence");
+  detail::check_list("key_starts", m.key_start, p.B, "one for each sequence");
+  detail::check_list("query_starts", m.query_start, p.B, "one for each sequence");
   for (index n = 0; n < m.query_start.size(); ++n) {
     if (m.query_start[n] < -mask::unlimited || m.query_start[n] > mask::unlimited) {
       throw shape_error("heed: mask: query_starts: entry " + std::to_string(n) + " is " +
@@ -133,9 +135,11 @@ constexpr bool hides_newer_keys(const mask& m) noexcept {
 // Throws shape_error for a mechanism that is defined for keys not newer than the query only.
 inline void check_hides_newer_keys(const char* who, const mask& m) {
   if (hides_newer_keys(m)) return;
-  throw shape_error(std::string("heed: ") + who +
-                    ": the mask shows keys newer than the query, for which this mechanism is not "
-                    "defined; expected causal(), or window(left, 0) without always_visible");
+  throw shape_error(
+      std::string("heed: ") + who +
+      ": the mask shows keys newer than the query, as full(), the default, does; this "
+      "mechanism is not defined for them. Expected causal(), or window(left, 0) "
+      "without always_visible");
 }
 
 // The extents of a call: q [B, T, Hq, D], k [B, S, Hkv, D], v [B, S, Hkv, Dv],

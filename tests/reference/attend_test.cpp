@@ -171,7 +171,7 @@ TEST_CASE("reference attend: names what does not fit, and writes nothing") {
 
   const std::vector<std::int32_t> three{0, 1, 2}, two{1, 5}, cu_q{0, 3}, cu_k{0, 4}, cu_bad{0, 3};
   CHECK(message(q, k, v, out, heed::full().key_lengths(three)) ==
-        "heed: mask: key_lengths: has 3 entries, expected 2");
+        "heed: mask: key_lengths: has length 3, expected 2 (one for each sequence)");
   CHECK(message(q, k, v, out, heed::full().key_starts(two)) ==
         "heed: mask: key_starts: entry 1 is 5, expected 0 to 4 (keys)");
   CHECK(message(q, k, v, out, heed::full().packed(cu_q, cu_k)) ==
