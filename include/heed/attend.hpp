@@ -150,8 +150,7 @@ class forward_call {
         const index own = (std::min)(row + visible.s.position + 1, visible.s.S);
         needed = (std::max)({needed, own, visible.bounds(row).hi});
       }
-      for (; prepared < tasks && (prepared == 0 || source.keys_end(prepared - 1) < needed);
-           ++prepared) {
+      for (; prepared < tasks && source.keys_begin(prepared) < needed; ++prepared) {
         for (index head = 0; head < heads; ++head) source.prepare(head * tasks + prepared, scratch);
       }
       if (packed < needed) {
@@ -174,7 +173,8 @@ class forward_call {
            static_cast<std::size_t>(values) * sizeof(T);
   }
 
-  // Block `number` of a unit: the last rows, which see most, come first when number counts down.
+  // Block `number` of a unit: where many workers share the blocks, number counts down, so that the
+  // last rows, which see most, come first.
   void run_block(const station& at, index number, workspace& scratch) const {
     const index block = number / at.panels, part = number % at.panels;
     const index begin = block * sizes_.rows;

@@ -1,13 +1,13 @@
 #include "heed/io/safetensors.hpp"
 
 #include <cmath>
-#include <cstdlib>
 #include <sstream>
 
 #include "catch.hpp"
 #include "fuzz/replay.hpp"
 #include "fuzz/safetensors_target.hpp"
 #include "guarded.hpp"
+#include "layers/cases.hpp"
 #include "scratch_folder.hpp"
 
 namespace heed_test {
@@ -64,27 +64,12 @@ std::vector<float> floats_of(const safetensors& file, const std::string& name) {
   return file.read<float>(name);
 }
 
-// The folder of the layer cases: the environment's, else the cases that ship with the tests.
-fs::path layer_cases() {
-  if (const char* folder = std::getenv("HEED_GOLDEN_LAYERS_DIR")) return folder;
-#ifdef HEED_TEST_GOLDEN_LAYERS_DIR
-  return HEED_TEST_GOLDEN_LAYERS_DIR;
-#else
-  throw std::runtime_error("set HEED_GOLDEN_LAYERS_DIR to the folder of the layer cases");
-#endif
-}
-
-// Value of KEY=value in a case.txt, as NAME: extents.
-std::vector<index> dimensions(const fs::path& folder, const std::string& key) {
-  std::ifstream file(folder / "case.txt");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key + "=")) continue;
-    std::istringstream values(line.substr(key.size() + 1));
-    std::vector<index> extents;
-    for (index e; values >> e; values.ignore()) extents.push_back(e);
-    return extents;
-  }
-  return {};
+// The numbers of a value of case.txt, such as extents.
+std::vector<index> numbers_of(const std::string& text) {
+  std::istringstream values(text);
+  std::vector<index> found;
+  for (index e; values >> e; values.ignore()) found.push_back(e);
+  return found;
 }
 
 }  // namespace
@@ -92,12 +77,13 @@ std::vector<index> dimensions(const fs::path& folder, const std::string& key) {
 TEST_CASE("safetensors: the official layers' weights are read as they are", "[safetensors]") {
   // The cases that ship with the tests have the weights in one type only.
   int cases = 0, tensors = 0, unsorted = 0;
-  for (const auto& folder : fs::directory_iterator(layer_cases())) {
-    if (!fs::exists(folder.path() / "params_f32.safetensors")) continue;
-    INFO(folder.path().filename().string());
+  for (const golden_case& one : golden_layers("")) {
+    const fs::path& folder = one.folder();
+    if (!fs::exists(folder / "params_f32.safetensors")) continue;
+    INFO(one.name());
     ++cases;
-    const auto narrow = safetensors::open(folder.path() / "params_f32.safetensors");
-    const auto gradients = safetensors::open(folder.path() / "grads.safetensors");
+    const auto narrow = safetensors::open(folder / "params_f32.safetensors");
+    const auto gradients = safetensors::open(folder / "grads.safetensors");
     CHECK_FALSE(narrow.metadata().empty());
     CHECK(gradients.metadata().empty());
     unsorted += !std::ranges::is_sorted(narrow.tensors(), {}, &safetensors_entry::name);
@@ -106,7 +92,7 @@ TEST_CASE("safetensors: the official layers' weights are read as they are", "[sa
       ++tensors;
       CHECK(t.dtype == safetensors_dtype::f32);
       if (gradients.contains(t.name)) {
-        CHECK(t.extents == dimensions(folder.path(), "param." + t.name));
+        CHECK(t.extents == numbers_of(one.text("param." + t.name)));
         CHECK(gradients.at(t.name).extents == t.extents);
         CHECK(gradients.at(t.name).dtype == safetensors_dtype::f64);
       }
@@ -114,8 +100,8 @@ TEST_CASE("safetensors: the official layers' weights are read as they are", "[sa
       CHECK(std::ranges::equal(*narrow.view<float>(t.name), narrow.read<float>(t.name)));
       CHECK_FALSE(narrow.view<double>(t.name).has_value());
     }
-    if (!fs::exists(folder.path() / "params.safetensors")) continue;
-    const auto wide = safetensors::open(folder.path() / "params.safetensors");
+    if (!fs::exists(folder / "params.safetensors")) continue;
+    const auto wide = safetensors::open(folder / "params.safetensors");
     REQUIRE(wide.tensors().size() == narrow.tensors().size());
     for (const safetensors_entry& t : wide.tensors()) {
       INFO(t.name);

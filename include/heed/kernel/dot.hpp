@@ -8,7 +8,7 @@
 //     tasks(), prepare(task, scratch)  packs or transforms the keys; tasks may run in parallel.
 //     They
 //                                      are as many for each head, one head after the other, and
-//     keys_end(n)                      task n of a head prepares its keys up to here
+//     keys_begin(n)                    task n of a head prepares its keys from here on
 //     seal()                           optional: once, when all tasks are done
 //     rows(rows_context, T* queries)   for one row block; queries [heads][count][D], scaled
 //   its Rows:
@@ -91,11 +91,10 @@ class dot_source {
     if (norms_wanted_) norms_ = memory.take<double>(2 * kv_heads_ * strips());
   }
   index tasks() const noexcept { return lazy_ ? 0 : kv_heads_ * tasks_per_head(); }
-  // Where the keys end that task number n of a head prepares.
-  index keys_end(index n) const noexcept { return (std::min)(S_, (n + 1) * keys_per_task); }
+  index keys_begin(index n) const noexcept { return n * keys_per_task; }
   void prepare(index task, workspace& scratch) const {
     const index head = task / tasks_per_head();
-    const index from = task % tasks_per_head() * keys_per_task;
+    const index from = keys_begin(task % tasks_per_head());
     const index to = (std::min)(S_, from + keys_per_task);
     T* packed = packed_ + head * head_size() + from * D_;
     pack(head, from, to, packed, scratch);

@@ -33,10 +33,7 @@ class path_source {
     plain_ = memory.take<bool>(kv_heads_ * layout_.all_chunks);
   }
   index tasks() const noexcept { return kv_heads_ * layout_.blocks; }
-  // Where the keys end that task number n of a head prepares.
-  index keys_end(index n) const noexcept {
-    return (std::min)(layout_.chunk.tokens * layout_.all_chunks, (n + 1) * layout_.block_tokens());
-  }
+  index keys_begin(index n) const noexcept { return n * layout_.block_tokens(); }
   void prepare(index task, workspace& scratch) const {
     const index head = task / layout_.blocks;
     const workspace::scope scope(scratch);

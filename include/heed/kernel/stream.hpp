@@ -30,8 +30,8 @@ void store_as(const T* from, Stored* to, index n) {
   }
 }
 
-// So many bytes ahead of those at hand is asked for one line of so many bytes: the hardware fetches
-// those beside it. To ask for every line keeps it from fetching ahead by itself.
+// How many bytes ahead of those at hand is asked for, and in how many of them for one line: the
+// hardware fetches the lines between. Asked for every line, it stops fetching ahead by itself.
 inline constexpr index stream_ahead = 4096, stream_step = 256;
 
 // Two places that are read at once, and what lies there: memory answers them side by side.

@@ -385,7 +385,7 @@ class row_block : protected row_ends<T, Arch, List, Source, Values> {
     }
   }
 
-  // The end of the whole strips of keys of which no row sees only a part or nothing.
+  // Where the whole strips of keys end that lie before the newest visible key of every row.
   index seen_by_all(const panel_type& s) const noexcept {
     if (s.all_visible) return s.last;
     index end = s.key(s.last);
