@@ -2,6 +2,7 @@
 #include "heed/kernel/math.hpp"
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -64,6 +65,17 @@ const auto exact_exp = [](long double x) { return std::exp(x); };
 const auto exact_tanh = [](long double x) { return std::tanh(x); };
 
 }  // namespace
+
+TEMPLATE_TEST_CASE("multiply_add rounds once where has_fma says so", "[kernel][math]", float,
+                   double) {
+  using T = TestType;
+  // (1 + e)(1 - e) - 1 = -e^2; the product alone rounds to 1.
+  const T e = std::numeric_limits<T>::epsilon();
+  volatile T above = 1 + e, below = 1 - e;
+  using v = k::vec<T, arch>;
+  const T found = one([&](v x) { return k::multiply_add(x, v(T(below)), v(T(-1))); }, T(above));
+  CHECK(found == (k::has_fma<arch> ? -e * e : T(0)));
+}
 
 TEMPLATE_TEST_CASE("exp to two roundings", "[kernel][math]", float, double) {
   constexpr bool single = sizeof(TestType) == 4;
